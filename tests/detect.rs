@@ -182,7 +182,7 @@ const FAULTS: [(&str, &str, &str, &str); 13] = [
 
 #[test]
 fn driver_fault_is_reported_and_kernel_files_are_used() {
-    for (at, kind, verdict, repair) in FAULTS {
+    for (at, kind, verdict, fix) in FAULTS {
         let toml = format!("gpus = 1\n[[fault]]\nat = '{at}'\nkind = '{kind}'");
         let timeout = if ["hang", "spin"].contains(&kind) { TIMEOUT } else { PATIENCE };
         let inventory = Machine::new(Some(&toml)).with_devices(&[0]).detect_within(timeout);
@@ -191,7 +191,7 @@ fn driver_fault_is_reported_and_kernel_files_are_used() {
         let [finding] = inventory.findings.as_slice() else { panic!("{at} {kind}: {:?}", inventory.findings) };
         assert!(finding.what.contains(verdict), "{at} {kind}: {}", finding.what);
         assert!(finding.what.contains("without memory size, compute capability and NVLinks"), "{}", finding.what);
-        assert!(finding.repair.contains(repair), "{at} {kind}: {}", finding.repair);
+        assert!(finding.fix.contains(fix), "{at} {kind}: {}", finding.fix);
     }
 }
 
@@ -264,7 +264,7 @@ fn detects_gpus_from_kernel_files_without_nvml() {
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.minor.unwrap()).collect::<Vec<_>>(), [0, 7]);
     let severities: Vec<_> = inventory.findings.iter().map(|finding| finding.severity).collect();
     assert_eq!(severities, [Severity::Warning, Severity::Error], "{:?}", inventory.findings);
-    assert!(inventory.findings[0].repair.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
+    assert!(inventory.findings[0].fix.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
 }
 
 #[test]

@@ -12,8 +12,8 @@ mod answer;
 mod container;
 mod containers;
 mod docs;
+mod fixes;
 mod hosts;
-mod repairs;
 mod symptoms;
 
 use std::collections::BTreeSet;
@@ -90,7 +90,7 @@ fn reports_nothing_without_problems() {
 
 /// The text report shows the same facts as the JSON report.
 #[test]
-fn text_shows_check_observation_and_repair_without_control_characters() {
+fn text_shows_check_observation_and_fix_without_control_characters() {
     let evil = "fan \u{1b}[31mbroken\u{7}\u{202e}";
     let container = container::Container::healthy().answer("sinfo", "node", &format!("gpu:nvidia:1|drained|{evil}\n"));
     let output = container.command_as_text().output().unwrap();
@@ -145,6 +145,6 @@ fn doctor_page_matches_entries() {
 }
 
 #[test]
-fn each_printed_repair_has_a_test_or_a_reason() {
-    repairs::check();
+fn each_printed_fix_has_a_test_or_a_reason() {
+    fixes::check();
 }

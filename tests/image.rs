@@ -35,6 +35,8 @@ mod docker;
 mod doctor;
 #[path = "image/first_use.rs"]
 mod first_use;
+#[path = "image/fixes.rs"]
+mod fixes;
 #[path = "image/foreign_text.rs"]
 mod foreign_text;
 #[path = "image/gpu_faults.rs"]
@@ -80,8 +82,6 @@ mod preemption;
 mod printed;
 #[path = "image/reload.rs"]
 mod reload;
-#[path = "image/repairs.rs"]
-mod repairs;
 #[path = "image/report.rs"]
 mod report;
 #[path = "image/requested_signal.rs"]

@@ -73,7 +73,7 @@ fn does_not_write_through_symlink_left_by_killed_start() {
 }
 
 #[test]
-fn error_names_blocking_path_and_repair() {
+fn error_names_blocking_path_and_fix() {
     let (root, config) = fixture();
     fs::create_dir_all(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/slurm"), "a file").unwrap();

@@ -55,7 +55,7 @@ fn prepared(root: &Path) -> Prepared {
 fn failure(output: &Output) -> (u8, String) {
     let Some(PrepareEvent::Failed { exit_code, finding }) = events(output).pop() else { unreachable!("{output:?}") };
     assert_eq!(output.status.code(), Some(exit_code.into()));
-    (exit_code, format!("{} | {} | {}", finding.what, finding.cause, finding.repair))
+    (exit_code, format!("{} | {} | {}", finding.what, finding.cause, finding.fix))
 }
 
 #[test]

@@ -35,10 +35,10 @@ pub fn execute_by_name() -> Option<u8> {
     if name == "sbatch" && nix::unistd::geteuid().is_root() {
         let directory = untrusted_output_directory(&arguments, Path::new("/"));
         if let Some(directory) = directory.filter(|_| has_users()) {
-            let (directory, repair) = (directory.to_string_lossy(), "submit as a user, or in a directory of root's");
+            let (directory, fix) = (directory.to_string_lossy(), "submit as a user, or in a directory of root's");
             let directory = printable::line(&directory);
             error_line(format_args!(
-                "slurminit: warning: users can place links where root's job writes, in {directory}; {repair}"
+                "slurminit: warning: users can place links where root's job writes, in {directory}; {fix}"
             ));
         }
     }

@@ -70,7 +70,7 @@ mod tests {
     fn suggests_name_for_misspelled_variable() {
         let names = ["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"];
         let found = unknown_variables(names.map(|name| (name, "x")));
-        let texts: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
+        let texts: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.fix)).collect();
         assert_eq!(texts.len(), 3, "{texts:?}");
         assert!(
             texts[0].contains("unknown environment variable SLURMINIT_ROL") && texts[0].contains("use SLURMINIT_ROLE "),

@@ -14,8 +14,8 @@ pub struct Entry {
     pub examines: &'static str,
     /// The usual cause, also of an observation without one of its own.
     pub cause: &'static str,
-    /// The usual repair, with the command, also of an observation without one of its own.
-    pub repair: &'static str,
+    /// The usual fix, with the command, also of an observation without one of its own.
+    pub fix: &'static str,
     /// The check, and where it can run.
     pub check: Check,
 }

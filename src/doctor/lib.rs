@@ -48,7 +48,7 @@ pub struct ExaminedEntry {
 const ASK_ADMINISTRATOR: &str = "ask an administrator: `slurminit doctor` as root shows the fix";
 
 /// Runs every check that is possible on this side. A user who is not root gets no answer based on facts that only root
-/// can observe, and no repair that only root can do.
+/// can observe, and no fix that only root can do.
 pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
     let place = Place::of(facts);
     let examined = |part: &'static Part, entry: &'static Entry| {
@@ -68,16 +68,16 @@ pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
             }
             _ => return None,
         };
-        let observations = observations.explained(entry.cause, entry.repair);
+        let observations = observations.explained(entry.cause, entry.fix);
         let needs_root = facts.root.take_read();
         let observations = match place {
-            Some(place) => observations.map_repairs(|repair| place.repair(repair)),
+            Some(place) => observations.map_fixes(|fix| place.fix(fix)),
             None => observations,
         };
         let observations = match facts.is_root {
             true => observations,
             false if needs_root => root_only::not_checked(),
-            false => observations.with_repair_of_faults(ASK_ADMINISTRATOR),
+            false => observations.with_fix_of_faults(ASK_ADMINISTRATOR),
         };
         Some(ExaminedEntry { part: part.title, entry, observations })
     };
@@ -93,7 +93,7 @@ pub fn worst_verdict(examined: &[ExaminedEntry]) -> Verdict {
 /// Warnings and errors of the cheap checks, for the start of a container. Only `slurminit doctor` reports notes.
 pub fn startup_findings(start: &StartFacts<'_>) -> Vec<Finding> {
     let answer = |entry: &Entry| match entry.check {
-        Check::Start(kind, check) => Some((kind, check(start).explained(entry.cause, entry.repair))),
+        Check::Start(kind, check) => Some((kind, check(start).explained(entry.cause, entry.fix))),
         _ => None,
     };
     let answers = PARTS.iter().flat_map(|part| part.entries).filter_map(answer);

@@ -47,13 +47,13 @@ impl Place {
     }
 
     /// The fix with commands that exist there.
-    pub(super) fn repair(self, repair: &str) -> String {
+    pub(super) fn fix(self, fix: &str) -> String {
         match self {
-            Self::Pod => IN_POD.iter().fold(repair.to_owned(), |text, (docker, pod)| text.replace(docker, pod)),
-            Self::Container if repair.contains("docker ") && !repair.contains("on the host") => {
-                format!("{repair} (docker: on the host)")
+            Self::Pod => IN_POD.iter().fold(fix.to_owned(), |text, (docker, pod)| text.replace(docker, pod)),
+            Self::Container if fix.contains("docker ") && !fix.contains("on the host") => {
+                format!("{fix} (docker: on the host)")
             }
-            Self::Container => repair.to_owned(),
+            Self::Container => fix.to_owned(),
         }
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::{Check, PARTS};
 
-    /// The sources of the checks that run in a container: their repairs are in string literals.
+    /// The sources of the checks that run in a container: their fixes are in string literals.
     const SOURCES: [&str; 6] = [
         include_str!("entries/cuda.rs"),
         include_str!("entries/given.rs"),
@@ -74,22 +74,22 @@ mod tests {
     ];
 
     #[test]
-    fn repairs_in_a_pod_and_in_a_container_name_commands_that_exist_there() {
+    fn fixes_in_a_pod_and_in_a_container_name_commands_that_exist_there() {
         let in_container = |check: &Check| !matches!(check, Check::Host(_) | Check::Anywhere(_));
         let entries = PARTS.iter().flat_map(|part| part.entries).filter(|entry| in_container(&entry.check));
         let lines = SOURCES.iter().flat_map(|source| source.lines()).filter(|line| line.contains('"'));
-        let repairs: Vec<&str> = entries.map(|entry| entry.repair).chain(lines).collect();
-        assert!(repairs.iter().any(|repair| repair.contains("docker ")));
-        for repair in repairs {
-            let in_pod = Place::Pod.repair(repair);
+        let fixes: Vec<&str> = entries.map(|entry| entry.fix).chain(lines).collect();
+        assert!(fixes.iter().any(|fix| fix.contains("docker ")));
+        for fix in fixes {
+            let in_pod = Place::Pod.fix(fix);
             assert!(!in_pod.contains("docker compose ") && !in_pod.contains("docker run "), "{in_pod}");
-            assert!(!repair.contains("scontrol update") && !repair.contains("docker compose logs"), "{repair}");
+            assert!(!fix.contains("scontrol update") && !fix.contains("docker compose logs"), "{fix}");
         }
         assert_eq!(
-            Place::Container.repair("docker compose restart slurm"),
+            Place::Container.fix("docker compose restart slurm"),
             "docker compose restart slurm (docker: on the host)"
         );
-        assert_eq!(Place::Container.repair("slurminit resume c1"), "slurminit resume c1");
-        assert_eq!(Place::Pod.repair("`docker compose restart slurm`; wait"), "`kubectl delete pod POD`; wait");
+        assert_eq!(Place::Container.fix("slurminit resume c1"), "slurminit resume c1");
+        assert_eq!(Place::Pod.fix("`docker compose restart slurm`; wait"), "`kubectl delete pod POD`; wait");
     }
 }

@@ -14,7 +14,7 @@ fn every_entry_has_unique_name_and_all_texts() {
     let mut names = BTreeSet::new();
     for entry in entries() {
         assert!(names.insert(entry.id), "duplicate entry {}", entry.id);
-        let texts = [entry.examines, entry.cause, entry.repair];
+        let texts = [entry.examines, entry.cause, entry.fix];
         assert!(!entry.symptoms.is_empty() && texts.iter().all(|text| !text.is_empty()), "{}", entry.id);
     }
 }
@@ -69,7 +69,7 @@ fn denied() -> facts::RootFacts {
     }
 }
 
-/// The answers of users do not depend on what only root can observe, and offer no repair that only root can do.
+/// The answers of users do not depend on what only root can observe, and offer no fix that only root can do.
 #[test]
 fn user_gets_no_answer_that_needs_root() {
     let examined = |is_root: bool, root: facts::RootFacts| {
@@ -97,8 +97,8 @@ fn user_gets_no_answer_that_needs_root() {
     }
     assert_eq!(of(&user, "munge").verdict(), Verdict::Fail);
     for (entry, answer) in user {
-        let repairs = answer.observations().iter().filter(|it| it.verdict >= Verdict::Warn).map(|it| &it.repair);
-        assert!(repairs.flatten().all(|repair| repair == ASK_ADMINISTRATOR), "{entry}: {answer:?}");
+        let fixes = answer.observations().iter().filter(|it| it.verdict >= Verdict::Warn).map(|it| &it.fix);
+        assert!(fixes.flatten().all(|fix| fix == ASK_ADMINISTRATOR), "{entry}: {answer:?}");
     }
 }
 
@@ -144,7 +144,7 @@ fn start_reports_only_problems() {
 #[test]
 fn combined_verdict_is_the_worst() {
     let order = [Verdict::Ok, Verdict::Note, Verdict::CouldNotLook, Verdict::Warn, Verdict::Fail];
-    let of = |verdict| Observations::with_repair(verdict, "a", "b", "c");
+    let of = |verdict| Observations::with_fix(verdict, "a", "b", "c");
     for (place, better) in order.iter().enumerate() {
         for worse in &order[place..] {
             for pair in [[*better, *worse], [*worse, *better]] {

@@ -12,7 +12,7 @@ use super::xid::{self, LINK, REBOOT};
 /// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
 /// configuration, in logs and in metrics, its default policy, its description and its fix.
 macro_rules! fault_kinds {
-    ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $repair:expr;)*) => {
+    ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $fix:expr;)*) => {
         /// A kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
@@ -35,16 +35,16 @@ macro_rules! fault_kinds {
         }
 
         impl FaultKind {
-            /// The description and repair.
-            pub fn describe(self) -> (String, Repair) {
+            /// The description and fix.
+            pub fn describe(self) -> (String, Fix) {
                 match self {
                     Self::Xid(number) => {
-                        let (_, what, repair) = xid::row(number);
+                        let (_, what, fix) = xid::row(number);
                         let separator = if what.is_empty() { "" } else { ", " };
-                        (format!("XID {number}{separator}{what}"), repair)
+                        (format!("XID {number}{separator}{what}"), fix)
                     }
                     Self::RecoveryAction(action) => recovery(action),
-                    $(Self::$kind => ($what.to_owned(), $repair),)*
+                    $(Self::$kind => ($what.to_owned(), $fix),)*
                 }
             }
         }
@@ -83,31 +83,31 @@ fault_kinds! {
     /// The GPU fell off the bus, or the driver no longer lists it.
     Lost, lost, "lost", Drain, "the GPU is lost: it fell off the bus, or needs a reset", REBOOT;
     /// The driver timed out.
-    Silent, silent, "silent", Drain, "the driver does not respond for this GPU: it hangs, or is being reset", Repair::Reset;
+    Silent, silent, "silent", Drain, "the driver does not respond for this GPU: it hangs, or is being reset", Fix::Reset;
     /// The container's device rules were rewritten: no new process can open the GPU ("Unknown Error").
     DeviceDenied, device_denied, "device-denied", Drain,
         "the container can no longer open the device file: the host rewrote its device rules (NVML: \"Unknown Error\")",
-        Repair::Text("re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`");
+        Fix::Text("re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`");
     /// Row remapping failed: no spare row of memory is left.
     RowRemapFailed, row_remap_failed, "row-remap-failed", Drain,
-        "no spare memory row left (row remapping failed)", Repair::Text("replace the card");
+        "no spare memory row left (row remapping failed)", Fix::Text("replace the card");
     /// Uncorrectable memory errors.
-    EccUncorrected, ecc_uncorrected, "ecc-uncorrected", Warn, "uncorrectable ECC errors", Repair::Diagnostics;
+    EccUncorrected, ecc_uncorrected, "ecc-uncorrected", Warn, "uncorrectable ECC errors", Fix::Diagnostics;
     /// Clocks throttled by temperature.
-    Heat, heat, "heat", Warn, "clocks throttled by temperature", Repair::Text("check fans, air flow and dust");
+    Heat, heat, "heat", Warn, "clocks throttled by temperature", Fix::Text("check fans, air flow and dust");
     /// Clocks throttled by the power supply.
     PowerBrake, power_brake, "power-brake", Warn,
-        "clocks throttled by the power supply (power brake)", Repair::Text("check the power supply and its cables");
+        "clocks throttled by the power supply (power brake)", Fix::Text("check the power supply and its cables");
     /// NVLinks went down.
     NvlinkDown, nvlink_down, "nvlink-down", Warn, "NVLinks went down", LINK;
     /// GPU memory is in use without a job.
-    Leftover, leftover, "leftover", Warn, "GPU memory in use without a job", Repair::EndProcess;
+    Leftover, leftover, "leftover", Warn, "GPU memory in use without a job", Fix::EndProcess;
     /// The driver is resetting the GPU.
     Reset, reset, "reset", Warn, "the driver is resetting the GPU; its processes are lost",
-        Repair::Text("nothing to do on the node: check the job's output, and the host's amdgpu messages (dmesg | grep -i amdgpu)");
+        Fix::Text("nothing to do on the node: check the job's output, and the host's amdgpu messages (dmesg | grep -i amdgpu)");
     /// A reset started but did not end in time.
     ResetUnfinished, reset_unfinished, "reset-unfinished", Drain, "the driver started a reset that did not finish",
-        Repair::Text("check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host");
+        Fix::Text("check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host");
 }
 
 /// Parses XIDs from TOML's text keys.
@@ -122,7 +122,7 @@ fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::
 
 /// The fix of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repair {
+pub enum Fix {
     /// The same for every GPU.
     Text(&'static str),
     /// A reset of the GPU.
@@ -133,10 +133,10 @@ pub enum Repair {
     EndProcess,
 }
 
-impl Repair {
+impl Fix {
     /// The fix of this GPU, with the tools of its vendor.
     pub fn text(self, gpu: &Identity) -> String {
-        let (index, tools) = (gpu.index, &gpu.vendor.traits().repair);
+        let (index, tools) = (gpu.index, &gpu.vendor.traits().fix);
         match self {
             Self::Text(text) => text.to_owned(),
             Self::Reset => format!(
@@ -153,21 +153,21 @@ impl Repair {
 }
 
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
-fn recovery(action: u32) -> (String, Repair) {
-    let (what, repair) = match action {
-        1 => ("must be reset", Repair::Reset),
+fn recovery(action: u32) -> (String, Fix) {
+    let (what, fix) = match action {
+        1 => ("must be reset", Fix::Reset),
         2 => ("needs a reboot of the host", REBOOT),
         3 => ("must be drained of peer-to-peer traffic", LINK),
-        4 => ("must be drained and reset", Repair::Reset),
+        4 => ("must be drained and reset", Fix::Reset),
         5 => (
             "needs its IMEX domain restored",
-            Repair::Text("restore the IMEX domain (nvidia-imex-ctl on the host), or reboot the host"),
+            Fix::Text("restore the IMEX domain (nvidia-imex-ctl on the host), or reboot the host"),
         ),
         6 => ("needs a bus reset", REBOOT),
         7 => ("needs a reboot of the system", REBOOT),
-        _ => ("requires an action that slurminit does not know", Repair::Reset),
+        _ => ("requires an action that slurminit does not know", Fix::Reset),
     };
-    (format!("the driver reports that the GPU {what} (recovery action {action})"), repair)
+    (format!("the driver reports that the GPU {what} (recovery action {action})"), fix)
 }
 
 /// The policy for a fault: its consequence for the node.
@@ -190,15 +190,15 @@ mod tests {
     use model::inventory::Vendor;
 
     #[test]
-    fn repair_fits_recovery_action() {
-        let repair = |action| FaultKind::RecoveryAction(action).describe().1.text(&Identity::default());
-        assert!(repair(1).contains("gpu-reset") && !repair(2).contains("gpu-reset") && repair(7).contains("reboot"));
+    fn fix_fits_recovery_action() {
+        let fix = |action| FaultKind::RecoveryAction(action).describe().1.text(&Identity::default());
+        assert!(fix(1).contains("gpu-reset") && !fix(2).contains("gpu-reset") && fix(7).contains("reboot"));
         assert!(FaultKind::RecoveryAction(2).describe().0.contains("reboot"));
     }
 
     /// A tool of another vendor does not exist on the host.
     #[test]
-    fn repair_names_tools_of_the_gpus_vendor() {
+    fn fix_names_tools_of_the_gpus_vendor() {
         let commands = [
             (Vendor::Nvidia, "nvidia-smi --gpu-reset -i 0000:13:00.0"),
             (Vendor::Amd, "amd-smi reset --gpureset --gpu 0000:13:00.0"),
@@ -206,11 +206,11 @@ mod tests {
         ];
         for (vendor, reset) in commands {
             let gpu = Identity { vendor, index: 3, pci_address: "0000:13:00.0".parse().ok(), ..Identity::default() };
-            let repair = |kind: FaultKind| kind.describe().1.text(&gpu);
-            assert!(repair(FaultKind::Silent).contains(&format!("gpu release 3`, {reset} on the host")), "{vendor}");
+            let fix = |kind: FaultKind| kind.describe().1.text(&gpu);
+            assert!(fix(FaultKind::Silent).contains(&format!("gpu release 3`, {reset} on the host")), "{vendor}");
             for kind in [FaultKind::Silent, FaultKind::EccUncorrected, FaultKind::Leftover, FaultKind::Lost] {
-                let names_nvidia = repair(kind).to_lowercase().contains("nvidia");
-                assert!(!names_nvidia || vendor == Vendor::Nvidia, "{vendor}: {}", repair(kind));
+                let names_nvidia = fix(kind).to_lowercase().contains("nvidia");
+                assert!(!names_nvidia || vendor == Vendor::Nvidia, "{vendor}: {}", fix(kind));
             }
         }
     }

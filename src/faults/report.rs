@@ -114,7 +114,7 @@ pub struct OpenFault {
     /// The description.
     pub what: String,
     /// The fix.
-    pub repair: String,
+    pub fix: String,
 }
 
 /// The count of a fault.
@@ -171,7 +171,7 @@ mod tests {
             policy: Policy::Drain,
             since: 1,
             what: "fell off the bus".to_owned(),
-            repair: "reboot the host".to_owned(),
+            fix: "reboot the host".to_owned(),
         };
         let gpu = GpuReport {
             faults: vec![fault],

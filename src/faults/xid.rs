@@ -1,24 +1,24 @@
-//! The default policy, description and repair of each XID of NVIDIA's driver.
+//! The default policy, description and fix of each XID of NVIDIA's driver.
 //!
 //! The actions are those of NVIDIA's catalogue for Ampere and newer. The tools of others disagree on many of them, so
 //! every entry can be overridden: `[faults.xid]` of slurminit.toml.
 
-use super::fault::{Policy, Repair};
+use super::fault::{Fix, Policy};
 
-pub(super) const REBOOT: Repair = Repair::Text("reboot the host; if the fault recurs, check the card and its slot");
-const PROGRAM: Repair = Repair::Text("nothing to do on the node: check the job's program and output");
-pub(super) const LINK: Repair = Repair::Text(
+pub(super) const REBOOT: Fix = Fix::Text("reboot the host; if the fault recurs, check the card and its slot");
+const PROGRAM: Fix = Fix::Text("nothing to do on the node: check the job's program and output");
+pub(super) const LINK: Fix = Fix::Text(
     "reset the GPUs that the link joins, or reboot the host; if the fault recurs, check the bridge or the switch",
 );
-const NOTHING: Repair = Repair::Text("nothing");
+const NOTHING: Fix = Fix::Text("nothing");
 
 /// NVML's number for an error without one (nvml.h, `nvmlEventData_t`).
 pub const UNKNOWN_XID: u32 = 999;
 
-/// Policy, description and repair of an XID.
-pub(super) const fn row(number: u32) -> (Policy, &'static str, Repair) {
+/// Policy, description and fix of an XID.
+pub(super) const fn row(number: u32) -> (Policy, &'static str, Fix) {
+    use Fix::{Diagnostics, Reset, Text};
     use Policy::{Count, Drain, Ignore, Warn};
-    use Repair::{Diagnostics, Reset, Text};
     match number {
         46 => (Drain, "the GPU stopped processing", Reset),
         48 => (Drain, "uncorrectable memory error", Reset),

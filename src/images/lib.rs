@@ -59,8 +59,8 @@ pub enum ImageError {
     Exists(ImageName),
     #[error("no image {name} in {path}; `slurminit image list` shows the images")]
     Missing { name: ImageName, path: PathBuf },
-    #[error("untrusted image: {path} belongs to uid {uid}, who could change what jobs run; {repair}")]
-    Foreign { path: PathBuf, uid: u32, repair: String },
+    #[error("untrusted image: {path} belongs to uid {uid}, who could change what jobs run; {fix}")]
+    Foreign { path: PathBuf, uid: u32, fix: String },
     #[error("untrusted image: {path} is writable by other users (mode {mode:04o}), who could change what jobs run; {}", closing(path, *mode))]
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted image: {path} is a symbolic link that another user may have made; remove it")]
@@ -71,8 +71,8 @@ pub enum ImageError {
     Private { path: PathBuf, mode: u32 },
     #[error("cannot pull {image}: {error}")]
     NotPulled { image: Reference, error: Box<Self> },
-    #[error("{why}; {repair}")]
-    Registry { why: String, repair: String },
+    #[error("{why}; {fix}")]
+    Registry { why: String, fix: String },
     #[error("{0} (reported by the task that pulled it for all)")]
     PullOfAnother(String),
     #[error("{path}: {error}")]
@@ -107,8 +107,8 @@ impl ImageError {
         match error {
             UntrustedPath::Foreign { path, uid } => {
                 let owner = nix::unistd::geteuid();
-                let repair = format!("run `chown {owner} {}`, or choose another directory", path.display());
-                Self::Foreign { path, uid, repair }
+                let fix = format!("run `chown {owner} {}`, or choose another directory", path.display());
+                Self::Foreign { path, uid, fix }
             }
             UntrustedPath::Open { path, mode } => Self::Open { path, mode },
             UntrustedPath::Link { path } => Self::Link { path },

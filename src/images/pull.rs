@@ -128,10 +128,10 @@ impl Download {
             return Ok(());
         }
         if messages.trim().is_empty() {
-            return Err(ImageError::Registry { why: format!("skopeo: {status}"), repair: "pull it again".to_owned() });
+            return Err(ImageError::Registry { why: format!("skopeo: {status}"), fix: "pull it again".to_owned() });
         }
-        let (why, repair) = explain(&messages, &self.reference);
-        Err(ImageError::Registry { why, repair })
+        let (why, fix) = explain(&messages, &self.reference);
+        Err(ImageError::Registry { why, fix })
     }
 
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
@@ -150,7 +150,7 @@ impl Download {
         let mut child = started.map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => ImageError::Registry {
                 why: format!("{} is missing", Paths::SKOPEO),
-                repair: "install skopeo in the image, or pipe `docker save` into `slurminit image import`".to_owned(),
+                fix: "install skopeo in the image, or pipe `docker save` into `slurminit image import`".to_owned(),
             },
             _ => ImageError::io(Paths::SKOPEO, error),
         })?;
@@ -194,7 +194,7 @@ impl Download {
                 let (registry, seconds) = (self.reference.registry(), STALLED.as_secs());
                 return Err(ImageError::Registry {
                     why: format!("no data from {registry} for {seconds} s"),
-                    repair: "check the network and the registry, and pull it again".to_owned(),
+                    fix: "check the network and the registry, and pull it again".to_owned(),
                 });
             }
             if received > 0 && now.duration_since(reported) >= REPORT {
@@ -228,7 +228,7 @@ fn size(directory: &Path) -> u64 {
 
 /// Texts in the messages of skopeo and of registries, and the fix. The first that occurs counts. It is advice for a person, beside the
 /// message itself.
-const REPAIRS: [(&[&str], &str); 9] = [
+const FIXES: [(&[&str], &str); 9] = [
     (
         &["no space left on device", "disk quota exceeded"],
         "remove images (`slurminit image list`), or use a larger disk",
@@ -276,10 +276,10 @@ fn explain(messages: &str, reference: &Reference) -> (String, String) {
     // time="..." level=fatal msg="..."
     let text = last.split_once("msg=").map_or(last, |(_, text)| text);
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).replace("\\\"", "\"");
-    let repair = REPAIRS.iter().find(|(texts, _)| texts.iter().any(|part| text.contains(part)));
-    let repair = repair.map_or("check the name and the network", |(_, repair)| *repair);
-    let repair = repair.replace("LOGIN", LOGIN).replace("REGISTRY", reference.registry());
-    (printable::short(&without_queries(&text), 400), repair)
+    let fix = FIXES.iter().find(|(texts, _)| texts.iter().any(|part| text.contains(part)));
+    let fix = fix.map_or("check the name and the network", |(_, fix)| *fix);
+    let fix = fix.replace("LOGIN", LOGIN).replace("REGISTRY", reference.registry());
+    (printable::short(&without_queries(&text), 400), fix)
 }
 
 /// Removes the queries of addresses: storage behind a registry is reached by signed addresses, which are secrets for a time.
@@ -310,8 +310,8 @@ mod tests {
 
     /// Messages of skopeo 1.18 and of Debian's docker-registry, Docker Hub and NVIDIA's registry.
     #[test]
-    fn each_failure_of_a_registry_has_its_repair() {
-        for (message, repair) in [
+    fn each_failure_of_a_registry_has_its_fix() {
+        for (message, fix) in [
             (
                 "initializing source docker://registry.lab:5000/team/tools:1: pinging container registry registry.lab:5000: Get \"http://registry.lab:5000/v2/\": dial tcp 10.0.0.1:5000: connect: connection refused",
                 "network",
@@ -355,7 +355,7 @@ mod tests {
         ] {
             let (why, found) = explained(message);
             assert_eq!(why, message);
-            assert!(found.contains(repair), "{message}: {found}");
+            assert!(found.contains(fix), "{message}: {found}");
             assert!(!found.contains("REGISTRY") && !found.contains("LOGIN"), "{found}");
         }
     }

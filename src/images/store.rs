@@ -375,9 +375,9 @@ fn require_own_content(file: &OwnedFd, path: &Path, name: &ImageName) -> Result<
     let status = fstat(file).map_err(|error| ImageError::io(path, error))?;
     let (uid, mode) = (status.st_uid, status.st_mode & 0o7777);
     if !trusted_path::is_ours(uid) {
-        let repair =
+        let fix =
             format!("remove it (`slurminit image remove {name}` as the owner of the directory), and import it again");
-        return Err(ImageError::Foreign { path: path.to_owned(), uid, repair });
+        return Err(ImageError::Foreign { path: path.to_owned(), uid, fix });
     }
     if mode & 0o022 != 0 {
         return Err(ImageError::Open { path: path.to_owned(), mode });

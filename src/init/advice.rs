@@ -19,7 +19,7 @@ const STATE_FILES: [(&str, &str); 11] = [
 
 /// The fix commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
 /// jobs after it.
-pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
+pub(super) fn fix(last_lines: &[String], state: &Path) -> Option<String> {
     let truncated_file = |line: &String| {
         let file = line.strip_prefix("Incomplete ")?;
         let is_named = |name: &str| file.strip_prefix(name).is_some_and(|rest| rest.starts_with(" file, start with"));
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggests_repair_only_for_truncated_state_file() {
-        let advice = |line: &str| repair(&["x".to_owned(), line.to_owned()], Path::new("/var/lib/slurm"));
+    fn suggests_fix_only_for_truncated_state_file() {
+        let advice = |line: &str| fix(&["x".to_owned(), line.to_owned()], Path::new("/var/lib/slurm"));
         let tail =
             "file, start with '-i' to ignore this. Warning: using -i will lose the data that can't be recovered.";
         let hint = advice(&format!("Incomplete job state save {tail}")).unwrap();

@@ -330,9 +330,9 @@ impl Supervisor {
                 let last = message!("last-output", "last output of {name}: {line}", name, line);
                 report(Level::Error, Some(name), &last);
             }
-            if let Some(repair) = advice::repair(&lines, &self.task.paths.state) {
-                let repair = message!("repair", "fix: {repair}", repair);
-                report(Level::Error, Some(name), &repair);
+            if let Some(fix) = advice::fix(&lines, &self.task.paths.state) {
+                let fix = message!("fix", "fix: {fix}", fix);
+                report(Level::Error, Some(name), &fix);
             }
         }
         let (level, message) = notice.record();

@@ -74,8 +74,8 @@ fn create_homes(config: &Config, root: &Path) -> Vec<Finding> {
     findings.truncate(REPORTED_HOMES);
     if unreported > 0 {
         let what = format!("{unreported} more users of the host have no home directory of their own");
-        let repair = "mount the host's homes at the same path; `slurminit reload` creates the next 1000";
-        findings.push(Finding::warning(Kind::Files, what, "their jobs that write there will fail", repair));
+        let fix = "mount the host's homes at the same path; `slurminit reload` creates the next 1000";
+        findings.push(Finding::warning(Kind::Files, what, "their jobs that write there will fail", fix));
     }
     findings.into_iter().chain(configured_users.iter().filter_map(|user| create_home(root, user))).collect()
 }
@@ -153,7 +153,7 @@ fn host_mount(root: &Path, mountinfo: &str) -> Option<&'static str> {
 fn unchanged_accounts_finding(old: &AccountFiles, users: &[User], why: &str, remedy: &str) -> Vec<Finding> {
     let missing: Vec<String> =
         old.missing_users(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
-    let (severity, what, repair) = if missing.is_empty() {
+    let (severity, what, fix) = if missing.is_empty() {
         let what = "the existing accounts are used unchanged".to_owned();
         (Severity::Info, what, "nothing to do: the files contain all users of [[user]]".to_owned())
     } else {
@@ -165,14 +165,14 @@ fn unchanged_accounts_finding(old: &AccountFiles, users: &[User], why: &str, rem
         )
     };
     let cause = "account files that do not belong to the container are not changed".to_owned();
-    vec![Finding::new(Kind::Files, severity, format!("{why}: {what}"), cause, repair)]
+    vec![Finding::new(Kind::Files, severity, format!("{why}: {what}"), cause, fix)]
 }
 
 /// Creates the home directory if it is missing; an existing one is left alone.
 fn create_home(root: &Path, user: &User) -> Option<Finding> {
     let (path, name, uid) = (user.home(), &user.name, user.uid);
     let real = under(root, &path);
-    let (what, repair) = match fs::metadata(&real) {
+    let (what, fix) = match fs::metadata(&real) {
         Ok(found) if found.uid() == uid => return None,
         Ok(found) => (
             format!(
@@ -191,7 +191,7 @@ fn create_home(root: &Path, user: &User) -> Option<Finding> {
         },
     };
     let cause = format!("jobs of {name} that write there will fail");
-    Some(Finding::warning(Kind::Files, what, cause, repair))
+    Some(Finding::warning(Kind::Files, what, cause, fix))
 }
 
 /// Anyone may own the parent directories. An attacker who swaps in another directory can only make root give away an

@@ -18,7 +18,7 @@ use sys::trusted_path::{Dir, RepairedPath, UntrustedPath};
 
 /// Creates the run, state and socket directories, and gives them to the user that writes there. If state comes from an
 /// image where the user had another ID, it changes owner with everything in it. Returns findings about obstacles and
-/// repairs.
+/// fixes.
 ///
 /// # Errors
 /// A directory cannot be created or given away, is on a read-only mount, or is in a directory of another user.
@@ -104,7 +104,7 @@ pub(super) fn finding(repaired: &RepairedPath) -> Finding {
         RepairedPath::Opened { .. } => "the mount of /tmp sets the mode, and jobs of users write there",
         _ => "root uses the files there, so no other user may change them",
     };
-    Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.repair())
+    Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.fix())
 }
 
 /// Creates a directory that only root may own and write. Returns whether others could write to an existing one.
@@ -235,9 +235,9 @@ fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
 }
 
 /// A warning if a directory is noexec from which Slurm runs programs. Docker mounts a tmpfs with `noexec`.
-fn noexec(directory: &Dir, what: String, repair: String) -> Option<Finding> {
+fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
     let cause = "Docker's --tmpfs mounts with noexec by default";
-    directory.is_noexec().then(|| Finding::warning(Kind::Files, what, cause, repair))
+    directory.is_noexec().then(|| Finding::warning(Kind::Files, what, cause, fix))
 }
 
 #[cfg(test)]

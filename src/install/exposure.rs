@@ -104,7 +104,7 @@ mod tests {
         ] {
             let refusal = checked(KEY, toml, passwd).0.unwrap_err();
             assert_eq!(refusal.exit_code, exit_code::CONFIG, "{toml}{passwd}");
-            assert!(refusal.finding.repair.contains("/run/secrets/munge.key"), "{refusal:?}");
+            assert!(refusal.finding.fix.contains("/run/secrets/munge.key"), "{refusal:?}");
             assert_eq!(checked(b"PATH=/bin\0SLURMINIT_JOIN= \0", toml, passwd), (Ok(()), Vec::new()));
         }
     }
@@ -118,7 +118,7 @@ mod tests {
             "[daemon.slurmd]\nenv = { A = 'x' }",
         ] {
             let (result, exposed) = checked(b"SLURMINIT_TOML=x", &format!("{user}{secret}\n"), "");
-            assert!(result.unwrap_err().finding.repair.contains("/config/slurminit.toml"), "{secret}");
+            assert!(result.unwrap_err().finding.fix.contains("/config/slurminit.toml"), "{secret}");
             assert_eq!(exposed, ["SLURMINIT_TOML"]);
         }
         let file = "[[notify]]\nurl_file = '/run/secrets/webhook'\n[slurm.conf]\nMailProg = '/x'\n";

@@ -29,18 +29,18 @@ pub fn add_host_accounts(config: &mut Config, root: &Path) -> Result<Vec<Finding
     let files = read("passwd").and_then(|passwd| Ok(HostFiles { passwd, group: read("group")? }));
     let (HostAccounts { users, groups, rejected }, finding) = match files {
         Ok(files) => (files.accounts(config, &image, &is_program), None),
-        Err((why, repair)) => {
+        Err((why, fix)) => {
             let last = image.previous_host_accounts(config);
             let what = format!("the host's users are not read: {why}");
             let cause = format!("[users] from = {from:?}; accounts of the last start that stay: {}", last.users.len());
-            (last, Some(Finding::warning(Kind::Files, what, cause, repair)))
+            (last, Some(Finding::warning(Kind::Files, what, cause, fix)))
         }
     };
     let rejected_finding = (!rejected.is_empty()).then(|| {
         let what = format!("left out of the host's users ({}): {}", rejected.len(), list_rejected(&rejected, &from));
         let cause = "these entries are not valid, or conflict with the image or slurminit.toml";
-        let repair = "correct the lines, or add the users with other names or IDs as [[user]]";
-        Finding::warning(Kind::Files, what, cause, repair)
+        let fix = "correct the lines, or add the users with other names or IDs as [[user]]";
+        Finding::warning(Kind::Files, what, cause, fix)
     });
     config.groups.extend(groups);
     config.users.extend(users);

@@ -15,7 +15,7 @@ use config::{Config, DaemonName, Paths};
 use model::inventory::{Finding, Kind};
 use sys::trusted_path::{self, Dir, is_ours};
 
-/// Creates the key for slurmctld and slurmdbd if it is missing. Returns findings about repairs.
+/// Creates the key for slurmctld and slurmdbd if it is missing. Returns findings about fixes.
 ///
 /// # Errors
 /// The key cannot be written.

@@ -71,12 +71,12 @@ pub enum InstallError {
     Read { path: PathBuf, error: io::Error },
     #[error("{path} is not UTF-8 text; save it as UTF-8")]
     NotText { path: PathBuf },
-    #[error("cannot write {path}: {error}; {repair}. The previous file is unchanged")]
-    Write { path: PathBuf, error: io::Error, repair: &'static str },
-    #[error("cannot create the directory {path}: {error}; {repair}")]
-    Directory { path: PathBuf, error: io::Error, repair: &'static str },
-    #[error("user not found: `{user}`, the owner of {path}; {repair}")]
-    NoUser { user: String, path: PathBuf, repair: String },
+    #[error("cannot write {path}: {error}; {fix}. The previous file is unchanged")]
+    Write { path: PathBuf, error: io::Error, fix: &'static str },
+    #[error("cannot create the directory {path}: {error}; {fix}")]
+    Directory { path: PathBuf, error: io::Error, fix: &'static str },
+    #[error("user not found: `{user}`, the owner of {path}; {fix}")]
+    NoUser { user: String, path: PathBuf, fix: String },
     #[error(
         "cannot give {path} to user `{user}`: {error}; start as root, with the capabilities CHOWN and DAC_OVERRIDE"
     )]
@@ -89,8 +89,8 @@ pub enum InstallError {
         "cannot make root the owner of {path}: {error}; add the capability CHOWN, or run `chown root` on the host's directory"
     )]
     Take { path: PathBuf, error: io::Error },
-    #[error("the munge key {path} has {length} bytes, but munged requires 32 to 1024; {repair}")]
-    KeyLength { path: PathBuf, length: u64, repair: &'static str },
+    #[error("the munge key {path} has {length} bytes, but munged requires 32 to 1024; {fix}")]
+    KeyLength { path: PathBuf, length: u64, fix: &'static str },
     #[error(transparent)]
     UntrustedPath(UntrustedPath),
     #[error(
@@ -124,8 +124,8 @@ impl From<UntrustedPath> for InstallError {
 
 impl InstallError {
     fn write(path: &Path, error: io::Error) -> Self {
-        let repair = repair(&error);
-        Self::Write { path: path.to_owned(), error, repair }
+        let fix = fix(&error);
+        Self::Write { path: path.to_owned(), error, fix }
     }
 
     /// The error for a directory of another user that could not be given to root.
@@ -137,13 +137,13 @@ impl InstallError {
     }
 
     fn directory(path: &Path, error: io::Error) -> Self {
-        let repair = repair(&error);
-        Self::Directory { path: path.to_owned(), error, repair }
+        let fix = fix(&error);
+        Self::Directory { path: path.to_owned(), error, fix }
     }
 }
 
 /// The fix for the operator.
-fn repair(error: &io::Error) -> &'static str {
+fn fix(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
         io::ErrorKind::ReadOnlyFilesystem => {

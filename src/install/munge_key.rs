@@ -16,7 +16,7 @@ const NEW_KEY_BYTES: usize = 128;
 /// munged's limits on the size (munge 0.5.13 and later).
 const MIN_KEY_BYTES: u64 = 32;
 const MAX_KEY_BYTES: u64 = 1024;
-const LENGTH_REPAIR: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
+const LENGTH_FIX: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
 
 /// The installed key.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], 
     let directory = directory.and_then(|directory| Dir::open_unchecked(&directory).ok());
     let name = own.file_name().unwrap_or_default();
     let own = match directory.and_then(|directory| directory.open_file(Path::new(name)).ok()) {
-        Some(file) => read_key(&file, own, LENGTH_REPAIR)?,
+        Some(file) => read_key(&file, own, LENGTH_FIX)?,
         None => None,
     };
     let operators = operator_key(root, secret, &mut Vec::new())?;
@@ -152,7 +152,7 @@ impl KeyPlace {
         Ok(Self { directory, name, path, owner })
     }
 
-    fn read(&self, repair: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
+    fn read(&self, fix: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
         let unreadable = |error| InstallError::Read { path: self.path.clone(), error };
         match self.directory.metadata_of(&self.name) {
             Ok(metadata) if metadata.is_file() => {}
@@ -161,12 +161,12 @@ impl KeyPlace {
             Err(error) => return Err(unreadable(error)),
         }
         let file = self.directory.open_file(&self.name).map_err(unreadable)?;
-        read_key(&file, &self.path, repair)
+        read_key(&file, &self.path, fix)
     }
 
     /// Installs the operator's or a token's key, unless it is installed already.
     fn install_given(self, key: &[u8], source: KeySource, findings: Vec<Finding>) -> Result<MungeKey, InstallError> {
-        let is_same = self.read(LENGTH_REPAIR).ok().flatten().is_some_and(|own| own == key);
+        let is_same = self.read(LENGTH_FIX).ok().flatten().is_some_and(|own| own == key);
         if !is_same {
             self.write(key)?;
         }
@@ -243,7 +243,7 @@ fn operator_key(
 /// keeps the owner from outside.
 fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Vec<u8>>, InstallError> {
     match trusted_path::open_file(root, path) {
-        Ok(file) => read_key(&file, path, LENGTH_REPAIR),
+        Ok(file) => read_key(&file, path, LENGTH_FIX),
         Err(error) if error.is_missing() => Ok(None),
         Err(UntrustedPath::Io { path, error }) => Err(InstallError::Read { path, error }),
         Err(untrusted) => {
@@ -259,14 +259,14 @@ fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Re
 }
 
 /// The key in a file; `None` if the file is empty, which a crash can leave of a new key.
-fn read_key(file: &File, path: &Path, repair: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
+fn read_key(file: &File, path: &Path, fix: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
     let unreadable = |error| InstallError::Read { path: path.to_owned(), error };
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.len() == 0 {
         return Ok(None);
     }
     if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&metadata.len()) {
-        return Err(InstallError::KeyLength { path: path.to_owned(), length: metadata.len(), repair });
+        return Err(InstallError::KeyLength { path: path.to_owned(), length: metadata.len(), fix });
     }
     trusted_path::read_whole(file).map(Some).map_err(unreadable)
 }

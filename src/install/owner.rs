@@ -34,8 +34,8 @@ impl Owner {
             Ok(Some(user)) => Ok(Self { name: name.to_owned(), ids: Some((user.uid.as_raw(), user.gid.as_raw())) }),
             _ => {
                 let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-                let repair = repair_of_missing_user(daemon, &mounts);
-                Err(InstallError::NoUser { user: name.to_owned(), path: path.to_owned(), repair })
+                let fix = fix_of_missing_user(daemon, &mounts);
+                Err(InstallError::NoUser { user: name.to_owned(), path: path.to_owned(), fix })
             }
         }
     }
@@ -73,7 +73,7 @@ impl Owner {
 }
 
 /// A mounted passwd hides the accounts of the image.
-fn repair_of_missing_user(daemon: DaemonName, mountinfo: &str) -> String {
+fn fix_of_missing_user(daemon: DaemonName, mountinfo: &str) -> String {
     let is_mounted = |at: &&str| Mount::all(mountinfo).any(|mount| mount.at == *at);
     match ["/etc/passwd", "/etc"].into_iter().find(is_mounted) {
         Some(at) => format!(
@@ -90,15 +90,15 @@ mod tests {
 
     #[test]
     fn missing_user_is_explained_by_mount_over_accounts() {
-        let repair = |mount: &str| {
+        let fix = |mount: &str| {
             let root = "1 0 0:1 / / rw - overlay o rw\n";
-            repair_of_missing_user(DaemonName::Munged, &format!("{root}2 1 8:1 {mount} ro - ext4 /dev/a rw\n"))
+            fix_of_missing_user(DaemonName::Munged, &format!("{root}2 1 8:1 {mount} ro - ext4 /dev/a rw\n"))
         };
         for (mount, at) in [("/etc/passwd /etc/passwd", "/etc/passwd is mounted"), ("/srv/etc /etc", "/etc is mounted")]
         {
-            let repair = repair(mount);
-            assert!(repair.starts_with(at) && repair.contains("[users] from"), "{repair}");
+            let fix = fix(mount);
+            assert!(fix.starts_with(at) && fix.contains("[users] from"), "{fix}");
         }
-        assert!(repair("/v /etc/munge").starts_with("install its package"));
+        assert!(fix("/v /etc/munge").starts_with("install its package"));
     }
 }

@@ -58,9 +58,9 @@ pub fn plan_files(
     };
     let names = machine_names(config, inventory, root);
     let customized = plan.apply_user_files(config, plan::select_user_files(config, &found), inventory, &names, &state);
-    if let Some(Fatal { culprit, what, cause, repair }) = &customized.fatal {
+    if let Some(Fatal { culprit, what, cause, fix }) = &customized.fatal {
         let (what, _) = locate_fault(config_file, culprit.as_ref(), what);
-        return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, repair)));
+        return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, fix)));
     }
     let files = texts(&plan, &customized);
     Ok(Planned { plan, files, customized })
@@ -111,8 +111,8 @@ pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path)
     let refused = || {
         let culprit = customized.culprit(config, SLURM_USER);
         let (what, file) = locate_fault(config_file, culprit.as_ref(), &format!("no such user: {user}"));
-        let repair = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
-        Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", repair)
+        let fix = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
+        Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", fix)
     };
     as_slurm_user(config, &user).ok_or_else(refused)
 }
@@ -140,12 +140,12 @@ pub enum PlanError {
 
 impl From<InstallError> for Refusal {
     fn from(error: InstallError) -> Self {
-        let (cause, repair) = ("the daemons cannot start without it", "fix the error above");
+        let (cause, fix) = ("the daemons cannot start without it", "fix the error above");
         let code = match error {
             InstallError::NotText { .. } => exit_code::CONFIG,
             _ => exit_code::PREPARE,
         };
-        Self::new(code, error, cause, repair)
+        Self::new(code, error, cause, fix)
     }
 }
 

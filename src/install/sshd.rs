@@ -40,8 +40,8 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
     }
     if !under(root, Path::new(Paths::SSHD)).exists() {
         let (what, cause) = ("no logins: sshd is not in this image", "[login] has a port");
-        let repair = "use an image built with --target full, or remove the port";
-        return Ok((vec![Finding::warning(Kind::Settings, what, cause, repair)], false));
+        let fix = "use an image built with --target full, or remove the port";
+        return Ok((vec![Finding::warning(Kind::Settings, what, cause, fix)], false));
     }
     make_directory(root, Path::new(PRIVSEP_DIRECTORY), 0o755)?;
     let mut findings: Vec<Finding> = host_key(config, root)?.into_iter().collect();
@@ -149,9 +149,9 @@ fn collect_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String
         let what = format!("public keys are not used: {}", rejected.join("; "));
         let cause = "anyone who can write a file of keys can log in as its user";
         let fix = format!("chown -R root:root {0}; chmod -R go-w {0}", from.display());
-        let repair =
+        let fix =
             format!("delete key files named after system users; mount the rest read-only, or run `{fix}`; then run `slurminit reload`");
-        Finding::warning(Kind::Files, what, cause, repair)
+        Finding::warning(Kind::Files, what, cause, fix)
     });
     Ok((keys_by_user, finding))
 }

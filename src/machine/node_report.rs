@@ -162,7 +162,7 @@ impl NodeReport {
         self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(prefix)
     }
 
-    /// Whether the node was closed by an administrator, or for a cause that no start repairs. Its reason must not be
+    /// Whether the node was closed by an administrator, or for a cause that no start fixes. Its reason must not be
     /// overwritten then. slurminit never sets FAIL, and a drain would replace it.
     pub fn is_permanently_closed(&self) -> bool {
         self.is_failed() || self.is_drained() && !self.is_repaired()

@@ -124,7 +124,7 @@ impl Reload {
             // The preparation reports the cause of the death before it writes anything.
             (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) => {
                 if let Some(rollback) = &mut work.rollback {
-                    rollback.why = format!("{}: {}; fix: {}", rollback.why, finding.what, finding.repair);
+                    rollback.why = format!("{}: {}; fix: {}", rollback.why, finding.what, finding.fix);
                 }
             }
             (Stage::Preparing { .. }, PrepareEvent::MungeKeyReady | PrepareEvent::Detected) => {}

@@ -38,12 +38,12 @@ pub(super) fn check(config: &Config, reasons: &mut Reasons) {
     }
     if !config.accounting.is_on() {
         let cause = "Slurm keeps accounts and QOS in its database, and this cluster has none";
-        let repair = "use an image built with --target full, or set `mode` in [accounting]";
-        reasons.warn(Kind::Settings, "[[account]] and [[qos]] have no effect", cause, repair);
+        let fix = "use an image built with --target full, or set `mode` in [accounting]";
+        reasons.warn(Kind::Settings, "[[account]] and [[qos]] have no effect", cause, fix);
     } else if config.accounts.is_empty() {
         let cause = "Slurm enforces them only if every user has an account";
-        let repair = "add an [[account]], and `account` to each [[user]]";
-        reasons.warn(Kind::Settings, "limits of [[qos]] have no effect", cause, repair);
+        let fix = "add an [[account]], and `account` to each [[user]]";
+        reasons.warn(Kind::Settings, "limits of [[qos]] have no effect", cause, fix);
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn check(config: &Config) -> Result<(), Refusal> {
     if autoscale.nodes.is_empty() {
         return Ok(());
     }
-    let refusal = |what: &str, cause: &str, repair: &str| Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
+    let refusal = |what: &str, cause: &str, fix: &str| Err(Refusal::new(exit_code::CONFIG, what, cause, fix));
     if !config.shares_a_cluster() {
         return refusal(
             "[autoscale] has nodes, but this container is a one-container cluster",

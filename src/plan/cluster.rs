@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_unsupported_roles_with_repair() {
+    fn rejects_unsupported_roles_with_fix() {
         let refusal = |role: &str, host: &str, version| {
             crate::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
         };
-        assert!(refusal("controller", "somebody", (24, 11)).repair.contains("--hostname head"));
-        assert!(refusal("all", "somebody", (24, 11)).repair.contains("--hostname head"));
+        assert!(refusal("controller", "somebody", (24, 11)).fix.contains("--hostname head"));
+        assert!(refusal("all", "somebody", (24, 11)).fix.contains("--hostname head"));
         let nameless = Config::parse("role = \"login\"", Path::new("x")).unwrap();
-        assert!(require_controller(&nameless).unwrap_err().finding.repair.contains("SLURMINIT_CONTROLLER"));
+        assert!(require_controller(&nameless).unwrap_err().finding.fix.contains("SLURMINIT_CONTROLLER"));
     }
 }

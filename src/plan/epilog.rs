@@ -66,8 +66,8 @@ impl Epilog {
         } else {
             return None;
         };
-        let (cause, repair) =
+        let (cause, fix) =
             ("[slurm.conf] of slurminit.toml sets Epilog", format!("call `{path}` first in your script"));
-        (!used).then(|| Finding::info(Kind::Settings, what, cause, repair))
+        (!used).then(|| Finding::info(Kind::Settings, what, cause, fix))
     }
 }

@@ -205,7 +205,7 @@ fn auto_detect(
     if let Some(fault) = auto_detect_fault(vendor, inventory, node).filter(|_| inventory.slurm.has_plugin(&plugin)) {
         let why = fault.cause.clone();
         let what = "gres = \"autodetect\" not possible here; using explicit lines";
-        reasons.warn(fault.kind, what, &*why, format!("{}, or set gres = \"explicit\"", fault.repair));
+        reasons.warn(fault.kind, what, &*why, format!("{}, or set gres = \"explicit\"", fault.fix));
         return explicit(&why, reasons);
     }
     if inventory.slurm.has_plugin(&plugin) {
@@ -251,13 +251,13 @@ pub(super) fn plugin(vendor: Vendor) -> String {
 
 /// Why Slurm's plugin would not find all GPUs of this container.
 pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &NodePlan) -> Option<Finding> {
-    let fault = |severity, cause: String, repair: &str| {
-        Some(Finding { kind: Kind::Settings, severity, what: String::new(), cause, repair: repair.to_owned() })
+    let fault = |severity, cause: String, fix: &str| {
+        Some(Finding { kind: Kind::Settings, severity, what: String::new(), cause, fix: fix.to_owned() })
     };
-    if let Some((source, cause, repair)) = vendor.traits().slurm.plugin_source {
+    if let Some((source, cause, fix)) = vendor.traits().slurm.plugin_source {
         let answers = |driver: &Driver| driver.vendor == vendor && driver.source == source;
         if !inventory.drivers.iter().any(answers) {
-            return fault(Severity::Error, cause.to_owned(), repair);
+            return fault(Severity::Error, cause.to_owned(), fix);
         }
     }
     let machine: usize = inventory.cpu.sockets.iter().flatten().map(|core| core.len()).sum();

@@ -113,15 +113,15 @@ impl Plan {
 /// The refusal for entries that only the user's own slurm.conf can keep.
 pub fn missing_entry(what: &str, state: &str, jobs: &[String], own: &str) -> Refusal {
     let mut refused = refusal(&format!("{own} no longer has {what}, but jobs use it"), jobs);
-    refused.finding.repair =
+    refused.finding.fix =
         format!("keep its line with State={state} until the jobs have ended, or cancel them with scancel");
     refused
 }
 
 fn refusal(what: &str, jobs: &[String]) -> Refusal {
     let cause = "slurmctld would end these jobs (running and pending) with NODE_FAIL";
-    let repair = "run `slurminit reload` when the jobs have ended, or cancel them with scancel";
-    Refusal::new(exit_code::FAILURE, format!("{what}: {}", job_list(jobs)), cause, repair)
+    let fix = "run `slurminit reload` when the jobs have ended, or cancel them with scancel";
+    Refusal::new(exit_code::FAILURE, format!("{what}: {}", job_list(jobs)), cause, fix)
 }
 
 /// The maximum number of jobs in a message.

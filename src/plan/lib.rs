@@ -174,8 +174,8 @@ impl Reasons {
         }
     }
 
-    fn warn(&mut self, kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) {
-        self.findings.push(Finding::warning(kind, what, cause, repair));
+    fn warn(&mut self, kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) {
+        self.findings.push(Finding::warning(kind, what, cause, fix));
     }
 }
 
@@ -190,8 +190,8 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal because of a fault.
-    pub fn new(exit_code: u8, what: impl ToString, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self { exit_code, finding: Finding::error(Kind::Other, what.to_string(), cause, repair) }
+    pub fn new(exit_code: u8, what: impl ToString, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { exit_code, finding: Finding::error(Kind::Other, what.to_string(), cause, fix) }
     }
 }
 
@@ -301,8 +301,8 @@ fn plan_nodes(
 
 fn no_host_name(fault: String) -> Refusal {
     let cause = "SlurmctldHost must be this container's host name";
-    let repair = "start the container with --hostname NAME (letters, digits and -)";
-    Refusal { exit_code: exit_code::CONFIG, finding: Finding::error(Kind::Files, fault, cause, repair) }
+    let fix = "start the container with --hostname NAME (letters, digits and -)";
+    Refusal { exit_code: exit_code::CONFIG, finding: Finding::error(Kind::Files, fault, cause, fix) }
 }
 
 /// The node with the least memory per CPU, which limits the default memory of jobs.

@@ -27,16 +27,16 @@ fn is_always_fatal(inventory: &Inventory) -> bool {
 /// Reports a Slurm that no key helps, and problems with the operator's own value.
 pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Finding> {
     if is_always_fatal(inventory) {
-        let repair = format!(
+        let fix = format!(
             "build Slurm from source, which docker/build-slurm patches, or start the container with {PRIVILEGE}"
         );
-        return Some(Finding::warning(Kind::Settings, WHAT, CAUSE, repair));
+        return Some(Finding::warning(Kind::Settings, WHAT, CAUSE, fix));
     }
     let own = Setting::find(settings, KEY);
     let value = own.map(|setting| setting.value.as_str());
     let what = format!("[slurm.conf] of slurminit.toml sets {KEY}, and {WHAT}");
-    let repair = format!("remove {KEY} from [slurm.conf], or start the container with {PRIVILEGE}");
-    is_fatal_with(value, inventory).then(|| Finding::warning(Kind::Settings, what, CAUSE, repair))
+    let fix = format!("remove {KEY} from [slurm.conf], or start the container with {PRIVILEGE}");
+    is_fatal_with(value, inventory).then(|| Finding::warning(Kind::Settings, what, CAUSE, fix))
 }
 
 /// The finding, if the key has this value.

@@ -40,7 +40,7 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Fin
 /// Adds the platform's cause, if the platform passes GPUs to containers in only one way or not at all.
 fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
     let Some(vendor) = expected.vendor() else { return finding };
-    let (cause, repair) = match platform {
+    let (cause, fix) = match platform {
         Platform::Linux => return finding,
         Platform::DockerDesktop => (
             "Docker Desktop's virtual machine (macOS, or Windows without WSL2) cannot pass a GPU; a Mac's GPU has no CUDA or ROCm",
@@ -52,7 +52,7 @@ fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) 
             "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         )),
     };
-    Finding { cause: cause.to_owned(), repair: repair.to_owned(), ..finding }
+    Finding { cause: cause.to_owned(), fix: fix.to_owned(), ..finding }
 }
 
 /// Compares every kind of image with every kind of machine; `None` if they match.
@@ -68,7 +68,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
         [vendor] => vendor.mismatch.missing_software,
         _ => "the image has no libraries for them beyond what the container runtime brings",
     };
-    let (what, cause, repair) = match (own.map(Vendor::traits), others.first()) {
+    let (what, cause, fix) = match (own.map(Vendor::traits), others.first()) {
         (Some(own), None) if found.is_empty() => (
             format!("the image was built for {}, but no usable GPU is visible", own.maker),
             own.mismatch.no_gpu_cause.to_owned(),
@@ -108,7 +108,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
             format!("rebuild with `docker build --build-arg GPU_TYPE={name}`"),
         ),
     };
-    Some(Finding::warning(Kind::GpuType, what, cause, repair))
+    Some(Finding::warning(Kind::GpuType, what, cause, fix))
 }
 
 #[cfg(test)]
@@ -127,9 +127,9 @@ mod tests {
             for found in machines {
                 let cell = match compare(expected, found) {
                     None => "they agree".to_owned(),
-                    Some(Finding { what, cause, repair, .. }) => {
+                    Some(Finding { what, cause, fix, .. }) => {
                         assert!(messages.insert(what.clone()), "duplicate message: {what}");
-                        format!("{what}\n    cause: {cause}\n    fix: {repair}")
+                        format!("{what}\n    cause: {cause}\n    fix: {fix}")
                     }
                 };
                 table.push_str(&format!("GPU_TYPE={} and {found:?} visible: {cell}\n", expected.as_str()));

@@ -65,7 +65,7 @@ impl Prolog {
 
     fn not_used(&self) -> Finding {
         let path = self.path.display();
-        let (what, repair) = if self.gives_gpus {
+        let (what, fix) = if self.gives_gpus {
             (
                 format!("every user can open every GPU: Slurm does not run {path} before a job"),
                 "remove Prolog".to_owned(),
@@ -78,7 +78,7 @@ impl Prolog {
         } else {
             ("a job may not resolve the names of its nodes".to_owned(), format!("call `{path}` first in your script"))
         };
-        Finding::info(Kind::Settings, what, "[slurm.conf] of slurminit.toml sets Prolog", repair)
+        Finding::info(Kind::Settings, what, "[slurm.conf] of slurminit.toml sets Prolog", fix)
     }
 }
 

@@ -57,11 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn names_missing_capability_with_repair() {
+    fn names_missing_capability_with_fix() {
         assert_eq!(finding(0, 0b1110_0011), None);
         let finding = finding(0, 0b0100_0011).unwrap();
         assert!(finding.what.contains("KILL, SETUID"), "{finding:?}");
-        assert_eq!(finding.repair, "--cap-add KILL --cap-add SETUID");
+        assert_eq!(finding.fix, "--cap-add KILL --cap-add SETUID");
     }
 
     #[test]

@@ -137,7 +137,7 @@ mod tests {
         let found = findings(root.path(), &[]);
         let [nvidia, amd] = found.as_slice() else { panic!("{found:?}") };
         assert!(nvidia.what.ends_with(": 0000:18:00.0 (vfio-pci), 0000:19:00.0 (no driver)"), "{nvidia:?}");
-        assert!(amd.what.ends_with(": 0000:c1:00.0 (no driver)") && amd.repair.contains("modprobe amdgpu"), "{amd:?}");
+        assert!(amd.what.ends_with(": 0000:c1:00.0 (no driver)") && amd.fix.contains("modprobe amdgpu"), "{amd:?}");
     }
 
     #[test]

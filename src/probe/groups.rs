@@ -24,7 +24,7 @@ pub(super) fn finding_for_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) 
     // The image may have a group of this number: 44 is Debian's video.
     let made =
         numbers.iter().map(|number| format!("(getent group {number} || groupadd -g {number} {vendor}-gpu-{number})"));
-    let repair = format!(
+    let fix = format!(
         "{} && usermod -aG {} USER in the image; or a udev rule on the host (MODE=\"0666\")",
         made.collect::<Vec<_>>().join(" && "),
         numbers.join(",")
@@ -38,6 +38,6 @@ pub(super) fn finding_for_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) 
             "the mode of {file} denies other users, and Slurm sets a job's groups from /etc/group, not \
              from docker's --group-add"
         ),
-        repair,
+        fix,
     ))
 }

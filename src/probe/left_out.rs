@@ -20,15 +20,15 @@ pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
 
 fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
     let list = gpus.join("; ");
-    let (cause, repair) = obstacle.cause_and_repair(vendor);
+    let (cause, fix) = obstacle.cause_and_fix(vendor);
     let summary = |how| format!("{how} GPUs of the {vendor} driver: {list}");
     match obstacle {
         Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
             let what = format!("{vendor} device files exist in this container but cannot be opened: {list}");
-            Finding::error(Kind::GpuDoesNotOpen, what, cause, repair)
+            Finding::error(Kind::GpuDoesNotOpen, what, cause, fix)
         }
-        Obstacle::Lost => Finding::error(Kind::GpuLost, summary("lost"), cause, repair),
-        _ => Finding::warning(Kind::GpuLeftOut, summary("excluded"), cause, repair),
+        Obstacle::Lost => Finding::error(Kind::GpuLost, summary("lost"), cause, fix),
+        _ => Finding::warning(Kind::GpuLeftOut, summary("excluded"), cause, fix),
     }
 }
 
@@ -56,8 +56,8 @@ mod tests {
         ];
         let found = findings(&gpus);
         let [denied, lost, amd] = found.as_slice() else { panic!("{found:?}") };
-        assert!(denied.severity == Severity::Error && denied.repair.contains("re-create"), "{denied:?}");
+        assert!(denied.severity == Severity::Error && denied.fix.contains("re-create"), "{denied:?}");
         assert!(lost.what.ends_with("nvidia GPU 1 (reason 1); nvidia GPU 3 (reason 3)"), "{lost:?}");
-        assert!(lost.repair.contains("grep -i xid") && amd.repair.contains("grep -i amdgpu"), "{lost:?} {amd:?}");
+        assert!(lost.fix.contains("grep -i xid") && amd.fix.contains("grep -i amdgpu"), "{lost:?} {amd:?}");
     }
 }

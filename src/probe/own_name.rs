@@ -129,6 +129,6 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         assert!(query_container_name(root.path(), "gpu7").is_none());
         let finding = query_container_name(root.path(), "3feeba991c75").unwrap().unwrap_err();
-        assert!(finding.repair.contains("--hostname"), "{finding}");
+        assert!(finding.fix.contains("--hostname"), "{finding}");
     }
 }

@@ -117,11 +117,11 @@ impl Events for NoEvents {
 }
 
 fn failed_probe(vendor: Vendor, why: &SandboxError) -> ProbeResult {
-    let (cause, repair) = match why {
+    let (cause, fix) = match why {
         SandboxError::NotStarted(_) => SandboxError::NO_PROCESS,
-        _ => Obstacle::Hang.cause_and_repair(vendor),
+        _ => Obstacle::Hang.cause_and_fix(vendor),
     };
     let Traits { interface, maker, .. } = vendor.traits();
     let what = format!("{interface} {why}; no {maker} GPU is used");
-    ProbeResult { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..ProbeResult::default() }
+    ProbeResult { findings: vec![Finding::warning(Kind::DriverFails, what, cause, fix)], ..ProbeResult::default() }
 }

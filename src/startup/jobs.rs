@@ -190,7 +190,7 @@ fn start_after(job: &str, seconds: u32) {
     let _ = SLURM.update_job(job, &[format!("starttime=now+{seconds}")]);
 }
 
-/// The report of a node that was drained by a person, or for a cause that a start does not repair. Code that closes such a node must
+/// The report of a node that was drained by a person, or for a cause that a start does not fix. Code that closes such a node must
 /// keep its drain reason, because the next start would remove the drain otherwise.
 fn persistent_drain(node: &str) -> anyhow::Result<Option<NodeReport>> {
     Ok(SLURM.node_reports(node)?.into_iter().find(NodeReport::is_permanently_closed))

@@ -179,10 +179,10 @@ fn check_cluster_name(config: &Config, root: &Path, files: &[Text]) -> Result<()
     let state = state.display();
     let what = format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {name}");
     let cause = "slurmctld exits with CLUSTER NAME MISMATCH to protect them";
-    let repair = format!(
+    let fix = format!(
         "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; else use a new volume"
     );
-    Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
+    Err(Refusal::new(exit_code::CONFIG, what, cause, fix))
 }
 
 /// Lets programs in jobs resolve the node's name; returns a finding if that is impossible.
@@ -331,8 +331,8 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
     let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file)).err()?));
     let (file, error) = files.iter().find_map(close)?;
     let what = format!("cannot restrict {file} to the user of its job: {error}");
-    let (cause, repair) = ("root has no capability to change files in /dev", "--cap-add CHOWN");
-    Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
+    let (cause, fix) = ("root has no capability to change files in /dev", "--cap-add CHOWN");
+    Some(Finding::warning(Kind::JobsNotHeld, what, cause, fix))
 }
 
 fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError> {
@@ -348,8 +348,8 @@ fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Find
     let error = job_map::clear(root, dir, &files).err()?;
     let what = "exporters on the host get no map of jobs to GPUs";
     let cause = format!("`[metrics] job_map`: {error}");
-    let repair = format!("mount a directory owned by root there: --volume {0}:{0}", dir.display());
-    Some(Finding::warning(Kind::Files, what, cause, repair))
+    let fix = format!("mount a directory owned by root there: --volume {0}:{0}", dir.display());
+    Some(Finding::warning(Kind::Files, what, cause, fix))
 }
 
 /// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.

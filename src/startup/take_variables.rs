@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_invalid_variables_with_repair() {
+    fn refuses_invalid_variables_with_fix() {
         let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
         let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
             check(file.map(Path::new), toml, key).map_err(|error| error.to_string())

@@ -207,8 +207,8 @@ fn explain(config_file: Option<&Path>, root: &Path, node: &str, symptom: &str) -
     let culprit = known.as_ref().map(|(culprit, ..)| culprit.clone()).or_else(blamed);
     let symptom = format!("no job runs: {symptom}{}", value.unwrap_or_default());
     let (what, _) = locate_fault(config_file, culprit.as_ref(), &symptom);
-    let repair = format!("correct it (`slurminit logs slurmd` has more), then: slurminit resume {node}");
-    Finding::error(Kind::OwnFiles, what, cause, repair)
+    let fix = format!("correct it (`slurminit logs slurmd` has more), then: slurminit resume {node}");
+    Finding::error(Kind::OwnFiles, what, cause, fix)
 }
 
 #[cfg(test)]
@@ -279,7 +279,7 @@ mod tests {
         ];
         for (symptom, place) in cases {
             let finding = explain(None, root.path(), "box", symptom);
-            assert!(finding.what.contains(place) && finding.repair.contains("resume box"), "{finding}");
+            assert!(finding.what.contains(place) && finding.fix.contains("resume box"), "{finding}");
         }
         assert!(explain(None, root.path(), "box", "cgroup: no such file").what.contains("no job runs: cgroup"));
         std::fs::write(root.path().join("config/slurm.conf"), "# USER_CUSTOMIZED=true\n").unwrap();

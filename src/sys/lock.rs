@@ -22,7 +22,7 @@ const MAX_LENGTH: u64 = 20;
 #[derive(Debug, Default)]
 pub struct Lock {
     file: Option<Flock<File>>,
-    /// Repairs on the way to the run directory.
+    /// Fixes on the way to the run directory.
     pub repaired: Vec<RepairedPath>,
 }
 

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn warning_names_the_variable_and_a_repair() {
+    fn warning_names_the_variable_and_a_fix() {
         assert_eq!(warning(&[]), None);
         let of_conf = warning(&[CONF.into()]).unwrap();
         assert!(of_conf.starts_with("SLURM_CONF is ignored") && of_conf.contains("/config"), "{of_conf}");

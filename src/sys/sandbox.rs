@@ -46,7 +46,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Cause and repair if no process could be started; those of the other reasons depend on the probe.
+    /// Cause and fix if no process could be started; those of the other reasons depend on the probe.
     pub const NO_PROCESS: (&str, &str) = (
         "the container's limit of processes or file descriptors is reached",
         "raise the limits (docker run --pids-limit, --ulimit nofile)",

@@ -63,7 +63,7 @@ impl UntrustedPath {
         Self::Io { path: path.to_owned(), error: error.into() }
     }
 
-    /// The reason without a repair, for paths outside of `[paths]`.
+    /// The reason without a fix, for paths outside of `[paths]`.
     pub fn reason(&self) -> String {
         match self {
             Self::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
@@ -86,14 +86,14 @@ enum WalkMode<'a> {
     Strict,
     /// Like `Strict`, but missing directories are created, and the owner and mode of those that others could change are
     /// corrected.
-    Repair(&'a mut Vec<RepairedPath>),
+    Fix(&'a mut Vec<RepairedPath>),
     /// Through directories of any owner. Other users' links are not followed.
     Anywhere { creates_missing: bool },
 }
 
 impl WalkMode<'_> {
     fn creates_missing(&self) -> bool {
-        matches!(self, Self::Repair(_) | Self::Anywhere { creates_missing: true })
+        matches!(self, Self::Fix(_) | Self::Anywhere { creates_missing: true })
     }
 
     fn accepts_foreign_files(&self) -> bool {
@@ -109,13 +109,13 @@ pub fn open(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
     walk(root, path, WalkMode::Strict).map(|(dir, _)| dir)
 }
 
-/// Opens a directory, creates missing parts, and repairs parent directories to which others may write. Returns whether
+/// Opens a directory, creates missing parts, and fixes parent directories to which others may write. Returns whether
 /// it is new.
 ///
 /// # Errors
 /// It cannot be created, or a parent belongs to another user.
 pub fn make(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(Dir, bool), UntrustedPath> {
-    walk(root, path, WalkMode::Repair(repaired))
+    walk(root, path, WalkMode::Fix(repaired))
 }
 
 /// Like [`make`], but within directories of any owner: for a path that will belong to another user.
@@ -268,7 +268,7 @@ impl Walk {
                 continue;
             }
             let may_be_foreign = others_may_add && !entry.is_placed_by_root();
-            if let WalkMode::Repair(repaired) = mode {
+            if let WalkMode::Fix(repaired) = mode {
                 if may_be_foreign {
                     // Root owns the directory, so an entry that another user may have created is removed.
                     parent.remove(&name).map_err(|error| UntrustedPath::io(&place, error))?;

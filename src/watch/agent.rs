@@ -154,7 +154,7 @@ impl<'a> Agent<'a> {
         self.health.set_released(&files::released(&self.config.paths.run));
         let mut closed = BTreeSet::new();
         let mut to_check = Vec::new();
-        let needs_closed_gpu = |watcher: &&mut Watcher| watcher.vendor.traits().repair.needs_closed_gpu;
+        let needs_closed_gpu = |watcher: &&mut Watcher| watcher.vendor.traits().fix.needs_closed_gpu;
         for watcher in self.watchers.iter_mut().filter(needs_closed_gpu) {
             watcher.close(now, self.health.gpus_to_close(watcher.vendor));
             closed.extend(watcher.closed_keys());

@@ -19,8 +19,7 @@ fn gpu_reported_lost_by_one_call_is_lost() {
             let inventory = Machine::new(Some(&toml)).with_devices(&[0, 1]).detect();
             assert_eq!(inventory.gpus[0].access.obstacle(), Some(Obstacle::Lost), "{at} {kind}");
             assert_eq!(inventory.gpus[1].access, Access::Usable, "{at} {kind}");
-            let lost =
-                |it: &&Finding| it.what.contains("nvidia GPU 0 (NVML reports") && it.repair.contains("grep -i xid");
+            let lost = |it: &&Finding| it.what.contains("nvidia GPU 0 (NVML reports") && it.fix.contains("grep -i xid");
             assert_eq!(inventory.findings.iter().filter(lost).count(), 1, "{at} {kind}: {:?}", inventory.findings);
         }
     }

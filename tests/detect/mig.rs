@@ -15,7 +15,7 @@ fn gpu_in_mig_mode_without_instance_is_unusable_and_reported() {
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
     assert!(finding.what.contains("GPU 0 is in MIG mode without an instance"), "{finding:?}");
-    assert!(finding.repair.contains("nvidia-smi mig -i 0 -cgi"), "{finding:?}");
+    assert!(finding.fix.contains("nvidia-smi mig -i 0 -cgi"), "{finding:?}");
 }
 
 /// GPU 0 has minor 3; one slot is empty; a device file of one instance is missing from the container.

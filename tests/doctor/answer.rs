@@ -24,7 +24,7 @@ struct Observation {
     verdict: String,
     seen: String,
     cause: Option<String>,
-    repair: Option<String>,
+    fix: Option<String>,
 }
 
 /// The worst observation of an entry.
@@ -36,7 +36,7 @@ pub(crate) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) repair: Option<String>,
+    pub(crate) fix: Option<String>,
 }
 
 impl Report {
@@ -44,9 +44,8 @@ impl Report {
         let found = self.entries.iter().find(|examined| examined.id == entry);
         let examined = found.unwrap_or_else(|| panic!("the report has no entry {entry}: {self:?}"));
         let worst = examined.observations.iter().find(|observation| observation.verdict == examined.verdict);
-        let Observation { verdict, seen, cause, repair } =
-            worst.expect("an observation has the entry's verdict").clone();
-        Answer { entry: entry.to_owned(), verdict, seen: without_seconds(&seen), cause, repair }
+        let Observation { verdict, seen, cause, fix } = worst.expect("an observation has the entry's verdict").clone();
+        Answer { entry: entry.to_owned(), verdict, seen: without_seconds(&seen), cause, fix }
     }
 }
 

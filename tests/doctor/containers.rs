@@ -232,11 +232,11 @@ fn start() -> Vec<Case> {
 fn faulty() -> Container {
     let kind = FaultKind::Xid(79);
     let identity = Identity { index: 3, ..Identity::default() };
-    let (what, repair) = kind.describe();
-    let (since, repair) = (1_795_278_308, repair.text(&identity));
+    let (what, fix) = kind.describe();
+    let (since, fix) = (1_795_278_308, fix.text(&identity));
     let gpu = GpuReport {
         identity,
-        faults: vec![OpenFault { kind, policy: Policy::Drain, since, what, repair }],
+        faults: vec![OpenFault { kind, policy: Policy::Drain, since, what, fix }],
         is_out: true,
         ..GpuReport::default()
     };

@@ -38,14 +38,14 @@ fn tables() -> String {
     let mut text = String::new();
     for part in PARTS {
         let _ = write!(text, "\n## {}\n\n| Symptom | Cause | Fix | Entry |\n|---|---|---|---|\n", part.title);
-        for Entry { id, symptoms, cause, repair, .. } in part.entries {
+        for Entry { id, symptoms, cause, fix, .. } in part.entries {
             let symptoms: Vec<String> = symptoms.iter().map(|symptom| cell(symptom)).collect();
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | `{id}` |",
                 symptoms.join("<br>"),
                 cell(cause),
-                cell(repair).replace("](", "](../")
+                cell(fix).replace("](", "](../")
             );
         }
     }
@@ -69,15 +69,12 @@ fn symptoms() -> String {
         for Symptom { symptom, fault, case } in source.symptoms {
             let answer = answer::recorded(case).unwrap_or_else(|| panic!("{case}: no test has recorded an answer"));
             assert_ne!(answer.verdict, "ok", "{case}: the fault was not detected");
-            let Answer { entry, verdict, seen, cause, repair } = answer;
+            let Answer { entry, verdict, seen, cause, fix } = answer;
             let cause = cause.map(|cause| format!("<br>Cause: {}", cell(&cause))).unwrap_or_default();
-            let repair =
-                repair.map(|repair| format!("<br>Fix: `{}`", cell(&repair).replace('`', ""))).unwrap_or_default();
+            let fix = fix.map(|fix| format!("<br>Fix: `{}`", cell(&fix).replace('`', ""))).unwrap_or_default();
             let (symptom, fault, seen) = (cell(symptom), cell(fault), cell(&seen));
-            let _ = writeln!(
-                text,
-                "| {symptom} | {fault} | `{entry}`: {verdict} | {seen}{cause}{repair} | yes: `{case}` |"
-            );
+            let _ =
+                writeln!(text, "| {symptom} | {fault} | `{entry}`: {verdict} | {seen}{cause}{fix} | yes: `{case}` |");
         }
     }
     text

@@ -248,8 +248,8 @@ fn accounting_turned_on_for_used_state_keeps_jobs_and_ids() {
     assert_eq!(refused.code, 78, "{output}");
     assert!(output.contains("has ID 17") && output.contains("remove /var/lib/slurm/slurmctld/clustername"), "{output}");
     // The fix in the message.
-    let repair = "rm /var/lib/slurm/slurmctld/clustername";
-    image("none").with(["--entrypoint", "sh"]).run(&["-c", repair]).ok();
+    let fix = "rm /var/lib/slurm/slurmctld/clustername";
+    image("none").with(["--entrypoint", "sh"]).run(&["-c", fix]).ok();
     let with = image("embedded").serve();
     assert_eq!(with.sh("sacct -nXP -j 4 -o JobID"), "4");
 }

@@ -23,7 +23,7 @@ fn killed_node_goes_down_and_its_job_is_requeued() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reports_why_node_cannot_join_and_how_to_repair_it() {
+fn reports_why_node_cannot_join_and_how_to_fix_it() {
     let cluster = Cluster::new("");
     // A different munge key.
     let key = Volume::new("other-key");

@@ -22,7 +22,7 @@ pub(crate) fn record(case: &str, answer: &Answer) {
 
 /// The answer with N in place of each number, for numbers that depend on the machine.
 pub(crate) fn with_n_for_numbers(answer: Answer) -> Answer {
-    Answer { seen: without_numbers(&answer.seen), repair: answer.repair.as_deref().map(without_numbers), ..answer }
+    Answer { seen: without_numbers(&answer.seen), fix: answer.fix.as_deref().map(without_numbers), ..answer }
 }
 
 fn without_numbers(text: &str) -> String {
@@ -146,7 +146,7 @@ fn reports_stale_and_manual_drains() {
     let text = container.sh("slurminit doctor || true");
     assert!(text.contains("broken") && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
     // The suggested fix works.
-    container.sh(answer.repair.as_deref().unwrap_or("false"));
+    container.sh(answer.fix.as_deref().unwrap_or("false"));
     container.until(&state_is("idle"));
     assert_eq!(report(&container, "").of("drain").verdict, "ok");
 }

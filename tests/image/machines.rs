@@ -92,7 +92,7 @@ fn table_of(machines: &[&Machine]) -> String {
 /// The printed fix works for groups that the image has (44 is Debian's video, 27 sudo) and for others.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn printed_repair_opens_devices_of_groups_to_users() {
+fn printed_fix_opens_devices_of_groups_to_users() {
     let machine = Machine::amd("an AMD GPU", &[kfd::MI210]);
     for (kfd, render) in [(44, 44), (4242, 4242), (44, 4242), (27, 44)] {
         let container = machine.serve();
@@ -105,15 +105,14 @@ fn printed_repair_opens_devices_of_groups_to_users() {
             serde_json::from_str(&container.sh("slurminit detect --json")).expect("the inventory is JSON");
         let findings = inventory["findings"].as_array().expect("a list");
         let finding = findings.iter().find(|finding| finding["kind"] == "gpu-groups").expect("a finding");
-        let repair =
-            finding["repair"].as_str().and_then(|repair| repair.split_once(" in the image;")).expect("a command");
+        let fix = finding["fix"].as_str().and_then(|fix| fix.split_once(" in the image;")).expect("a command");
         let opens = |device: &str| {
             let outcome =
                 container.exec(&["setpriv", "--reuid=ana", "--regid=ana", "--init-groups", "test", "-r", device]);
             outcome.code == 0
         };
         assert!(!devices.iter().any(|(device, _)| opens(device)));
-        container.sh(&repair.0.replace("USER", "ana"));
-        assert!(devices.iter().all(|(device, _)| opens(device)), "{kfd} {render}: {}", repair.0);
+        container.sh(&fix.0.replace("USER", "ana"));
+        assert!(devices.iter().all(|(device, _)| opens(device)), "{kfd} {render}: {}", fix.0);
     }
 }

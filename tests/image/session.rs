@@ -214,7 +214,7 @@ fn killed_clients_leave_no_job() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn ssh_without_key_names_the_repair() {
+fn ssh_without_key_names_the_fix() {
     let site = Site::start();
     let outcome = site.login("bob", "slurminit session proxy </dev/null");
     assert!(outcome.code == 1 && outcome.stderr.contains("bob has no public key: add ssh_keys"), "{outcome:?}");

@@ -109,7 +109,7 @@ fn configured_name_selects_node_in_slurm_conf() {
     assert_eq!(answer.verdict, "fail");
     // The suggested fix works: a [[user]] with that uid, then these commands.
     std::fs::write(files.path().join("slurminit.toml"), "[[user]]\nname = \"ana\"\nuid = 4321\n").expect("write");
-    let (_, commands) = answer.repair.as_deref().and_then(|repair| repair.split_once("; ")).expect("commands");
+    let (_, commands) = answer.fix.as_deref().and_then(|fix| fix.split_once("; ")).expect("commands");
     container.sh(commands);
     container.until("! squeue --noheader --states=all --jobs=3 --format=%r | grep -q JobHeld");
 }
@@ -324,7 +324,7 @@ fn is_not_ready_while_test_job_fails() {
     assert_ne!(container.exec(&["slurminit", "health"]).code, 0);
     let answer = report(&container, "").of("drain");
     assert!(answer.verdict == "fail" && format!("{answer:?}").contains("Prolog error"), "{answer:?}");
-    // The repair of one fault shows the next one.
+    // The fix of one fault shows the next one.
     script(&files, "prolog", "#!/bin/sh\n");
     container.sh("slurminit resume box");
     container.until_log("the TaskProlog", |log| log.contains("/config/slurm.conf:14: "));

@@ -65,7 +65,7 @@ fn killed_container_leaves_usable_state() {
 /// The fix commands in the final log lines work as printed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn printed_repair_fixes_truncated_state() {
+fn printed_fix_of_truncated_state_works() {
     let slurm = Volume::new("state");
     let container = Image::new(DEMO).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
     let job = container.sh("sbatch --parsable --hold --wrap true");
@@ -77,10 +77,10 @@ fn printed_repair_fixes_truncated_state() {
     assert_eq!(container.exit_code(), 101, "{}", container.log());
 
     let log = container.log();
-    let repair = log.lines().find_map(|line| line.split_once("fix: ")?.1.split_once("docker stop"));
-    let (_, repair) = repair.unwrap_or_else(|| panic!("no repair in: {log}"));
-    let repair = format!("docker stop{repair}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(DEMO));
-    for line in repair.split("; ") {
+    let fix = log.lines().find_map(|line| line.split_once("fix: ")?.1.split_once("docker stop"));
+    let (_, fix) = fix.unwrap_or_else(|| panic!("no fix in: {log}"));
+    let fix = format!("docker stop{fix}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(DEMO));
+    for line in fix.split("; ") {
         docker(line.split(' ').skip(1)).ok();
     }
     container.wait_until_healthy();

@@ -83,7 +83,7 @@ fn report() -> Report {
         policy: Policy::Drain,
         since: NOW - 60,
         what: "it fell off the bus".to_owned(),
-        repair: "reboot the host".to_owned(),
+        fix: "reboot the host".to_owned(),
     };
     let working = GpuReport {
         identity: Identity {

@@ -141,7 +141,7 @@ fn report(percent: u32) -> Report {
         policy: Policy::Drain,
         since: now - 60,
         what: what.clone(),
-        repair: "reboot the host".to_owned(),
+        fix: "reboot the host".to_owned(),
     };
     let xid = ReportedFault {
         at: now - 60,

@@ -245,8 +245,8 @@ fn schema_rejects_what_program_rejects() {
         "[[hooks.pre_job]]\ncommand = [\"x\"]\non_failure = \"stop\"",
         "[[user]]\nuid = 1",
         "[[group]]\nname = \"lab\"",
-        "[faults]\nlost = \"repair\"",
-        "[faults.xid]\n31 = \"repair\"",
+        "[faults]\nlost = \"fix\"",
+        "[faults.xid]\n31 = \"fix\"",
         "[memory]\nclose_below = 256",
     ] {
         assert!(parse(wrong).is_err(), "the program accepts it:\n{wrong}");

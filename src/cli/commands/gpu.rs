@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use super::Configuration;
 use control::StatusWatcher;
-use faults::fault::{FaultKind, Repair};
+use faults::fault::{FaultKind, Fix};
 use faults::report::{GpuReport, Release, Report};
 use faults::sample::Identity;
 use model::inventory::PciAddress;
@@ -79,7 +79,7 @@ fn release(run: &Path, name: &str) -> anyhow::Result<()> {
         describe(&gpu.identity),
         next_step(&gpu)
     ))?;
-    let needs_closed_gpu = gpu.identity.vendor.traits().repair.needs_closed_gpu;
+    let needs_closed_gpu = gpu.identity.vendor.traits().fix.needs_closed_gpu;
     if let Some(file) = gpu.identity.file.as_ref().filter(|_| needs_closed_gpu) {
         // Only root can read the open files of other users.
         let holders =
@@ -101,9 +101,9 @@ fn describe(identity: &Identity) -> String {
 fn next_step(gpu: &GpuReport) -> String {
     let action = gpu.faults.iter().find(|fault| matches!(fault.kind, FaultKind::RecoveryAction(_)));
     match action.map(|fault| fault.kind.describe().1) {
-        Some(repair) if repair != Repair::Reset => repair.text(&gpu.identity),
+        Some(fix) if fix != Fix::Reset => fix.text(&gpu.identity),
         _ => {
-            let other_work = gpu.identity.vendor.traits().repair.other_work;
+            let other_work = gpu.identity.vendor.traits().fix.other_work;
             format!("on the host, `{}`{other_work}", gpu.identity.reset_command())
         }
     }

@@ -199,11 +199,10 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
         );
     }
     warnings.extend(state.warnings.iter().cloned());
-    warnings.extend(
-        lock.repaired.iter().chain(&state.repaired).map(|repaired| format!("{repaired}; {}", repaired.repair())),
-    );
+    warnings
+        .extend(lock.repaired.iter().chain(&state.repaired).map(|repaired| format!("{repaired}; {}", repaired.fix())));
     let unknown = load_config::unknown_variables().into_iter();
-    warnings.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; fix: {repair}")));
+    warnings.extend(unknown.map(|Finding { what, fix, .. }| format!("{what}; fix: {fix}")));
     warnings
 }
 

@@ -132,8 +132,8 @@ pub fn platform(situation: &Situation) -> Vec<Observations> {
     let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
     let no_gpu = |what: String| {
         let cause = "Docker's virtual machine has no GPU";
-        let repair = "for GPUs use a Linux host with Docker Engine (on Linux: docker context use default); Slurm works without GPUs";
-        Observations::with_repair(verdict, what, cause, repair)
+        let fix = "for GPUs use a Linux host with Docker Engine (on Linux: docker context use default); Slurm works without GPUs";
+        Observations::with_fix(verdict, what, cause, fix)
     };
     match situation.platform.kind {
         PlatformKind::Linux => vec![Observations::ok(name.clone())],
@@ -199,10 +199,10 @@ pub fn compose(compose: Compose) -> Observations {
     }
 }
 
-/// The repair of a failed trial, where it depends on vendor and engine.
+/// The fix of a failed trial, where it depends on vendor and engine.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "each is the repair of a component at fault, or the program that shows the driver")]
-pub struct Repairs {
+#[expect(missing_docs, reason = "each is the fix of a component at fault, or the program that shows the driver")]
+pub struct Fixes {
     pub tool: &'static str,
     pub toolkit: String,
     pub device: &'static str,
@@ -210,23 +210,23 @@ pub struct Repairs {
 }
 
 /// The report's line about a failed trial.
-pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs) -> Observations {
+pub(super) fn failed_trial(failure: &Failure, is_explained: bool, fixes: &Fixes) -> Observations {
     let what = format!("trial failed ({}): {}", failure.component.as_str(), failure.message);
     if is_explained {
         return Observations::fail(what, "see above", "fix the problem above, then run this again");
     }
-    let of_driver = format!("check that {} works on the host; reboot after a driver update", repairs.tool);
-    let (cause, repair) = match failure.component {
+    let of_driver = format!("check that {} works on the host; reboot after a driver update", fixes.tool);
+    let (cause, fix) = match failure.component {
         Component::Engine => (
             "Docker could not run the container",
             "docker run --rm --entrypoint true slurminit:latest tests Docker without GPUs",
         ),
-        Component::Toolkit => ("Docker has no method to pass the GPUs", repairs.toolkit.as_str()),
+        Component::Toolkit => ("Docker has no method to pass the GPUs", fixes.toolkit.as_str()),
         Component::Driver => ("the host's driver does not work, or was updated without a reboot", of_driver.as_str()),
         Component::Device => {
-            ("a device file is missing on the engine's host, or was not passed to the container", repairs.device)
+            ("a device file is missing on the engine's host, or was not passed to the container", fixes.device)
         }
-        Component::Permission => ("the container cannot open the GPU's device files", repairs.permission),
+        Component::Permission => ("the container cannot open the GPU's device files", fixes.permission),
     };
-    Observations::fail(what, cause, repair)
+    Observations::fail(what, cause, fix)
 }

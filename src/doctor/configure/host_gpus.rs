@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::assess::{Repairs, failed_trial};
+use super::assess::{Fixes, failed_trial};
 use super::choice::GpuId;
 use super::passthrough::{Component, PassMethod, Trial};
 use super::situation::{PlatformKind, Situation};
@@ -44,8 +44,8 @@ pub trait HostGpus: fmt::Debug {
     /// Checks the host's setup that passes the GPUs to containers: software, settings, groups.
     fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations>;
 
-    /// The repairs of a failed trial.
-    fn repairs(&self, situation: &Situation) -> Repairs;
+    /// The fixes of a failed trial.
+    fn fixes(&self, situation: &Situation) -> Fixes;
 
     /// The result of the trial.
     fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations {
@@ -56,7 +56,7 @@ pub trait HostGpus: fmt::Debug {
             Trial::Failed(failure) => {
                 let is_explained = matches!(failure.component, Component::Toolkit | Component::Permission)
                     && self.passthrough_setup(situation, trial).iter().any(Observations::has_failed);
-                failed_trial(failure, is_explained, &self.repairs(situation))
+                failed_trial(failure, is_explained, &self.fixes(situation))
             }
             Trial::Skipped(why) => Observations::note(format!("not tested with a container: {why}")),
         }

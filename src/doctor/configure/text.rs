@@ -25,9 +25,9 @@ pub fn render(assessment: &Assessment) -> String {
 
 fn line(observations: &Observations) -> String {
     let mut text = String::new();
-    for Observation { verdict, seen, cause, repair, .. } in observations.observations() {
+    for Observation { verdict, seen, cause, fix, .. } in observations.observations() {
         let _ = writeln!(text, "  {} {}", verdict.mark(), printable::line(seen));
-        for (label, detail) in [("cause:", cause), ("fix:  ", repair)] {
+        for (label, detail) in [("cause:", cause), ("fix:  ", fix)] {
             if let Some(detail) = detail {
                 let _ = writeln!(text, "      {label} {}", printable::line(detail));
             }
@@ -92,11 +92,11 @@ pub fn env_lines(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_d
 
 /// Reports that compose does not read the GPU file.
 pub fn gpu_file_not_read(cause: &str) -> String {
-    let repair = format!(
+    let fix = format!(
         "add compose.yaml to COMPOSE_FILE, with this line in its service: \
          extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}"
     );
-    line(&Observations::fail(format!("compose does not read {NAME}"), cause, repair))
+    line(&Observations::fail(format!("compose does not read {NAME}"), cause, fix))
 }
 
 /// The result: the GPUs that the container gets.

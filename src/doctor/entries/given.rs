@@ -22,7 +22,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`nvidia-container-cli: requirement error: unsatisfied condition: cuda>=...`"],
         examines: "NVIDIA_REQUIRE_CUDA, NVIDIA_DISABLE_REQUIRE, and the driver's version and CUDA",
         cause: "the image requires a newer CUDA than the host's driver supports; with NVIDIA_DISABLE_REQUIRE or CDI this is not checked",
-        repair: "install a newer driver on the host, or use an image with an older CUDA; remove NVIDIA_DISABLE_REQUIRE",
+        fix: "install a newer driver on the host, or use an image with an older CUDA; remove NVIDIA_DISABLE_REQUIRE",
         check: Check::Container(|facts, _| driver_requirement(facts)),
     },
     Entry {
@@ -34,7 +34,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
         cause: "NVIDIA's runtime refuses an unknown capability (`gpu` belongs only in compose's `capabilities:`); with NVIDIA_MIG_ variables, \
                 which slurminit does not need, root here can change the host's MIG instances",
-        repair: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
+        fix: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
         check: Check::Container(|facts, _| variables(facts)),
     },
     Entry {
@@ -46,7 +46,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
         cause: "the machine is a VM with a vGPU; only C-series and Q-series profiles support CUDA, and without a licence the driver throttles the \
                 vGPU and later refuses CUDA",
-        repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` in the VM shows the licence; request a C-series profile from the hypervisor's administrator",
+        fix: "`nvidia-smi -q | grep -A 2 'vGPU Software'` in the VM shows the licence; request a C-series profile from the hypervisor's administrator",
         check: Check::Anywhere(virtual_gpus),
     },
     Entry {
@@ -57,7 +57,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the variables and the preloaded library of GPU-sharing schemes",
         cause: "the container has a share of a GPU, but Slurm counts a whole GPU",
-        repair: "run one job at a time (`--gres=gpu:1`), within the share; for more, request a whole GPU in the pod",
+        fix: "run one job at a time (`--gres=gpu:1`), within the share; for more, request a whole GPU in the pod",
         check: Check::Container(gpu_share),
     },
     Entry {
@@ -68,7 +68,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the size of /dev/shm",
         cause: "Docker gives a container 64 MiB of shared memory; PyTorch's DataLoader workers and NCCL need 1 GiB or more",
-        repair: "`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm",
+        fix: "`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm",
         check: Check::Container(shared_memory),
     },
     Entry {
@@ -79,7 +79,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
         cause: "InfiniBand and RoCE lock their buffers, and the limit is low; a job inherits the limit of the shell that submits it",
-        repair: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
+        fix: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
         check: Check::Container(|_, container| locked_memory(container)),
     },
     Entry {
@@ -91,7 +91,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "whether an ordinary user can create user and mount namespaces, or run a program with PRoot",
         cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them if it is installed and /tmp is writable, and \
                 slows system calls on files",
-        repair: "`docker run --security-opt seccomp=docker/seccomp-userns.json ...` (AppArmor: also apparmor=unconfined), or install proot in the \
+        fix: "`docker run --security-opt seccomp=docker/seccomp-userns.json ...` (AppArmor: also apparmor=unconfined), or install proot in the \
                  image and use `--tmpfs /tmp:mode=1777`",
         check: Check::Container(|_, container| container_images(container)),
     },
@@ -100,7 +100,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or it hangs with larger messages"],
         examines: "whether a process can read the memory of another process of its user",
         cause: "the seccomp profile of Docker before 23 or Yama (ptrace_scope) refuses it; Open MPI detects that, MPICH does not",
-        repair: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0, and messages within a node are copied twice; faster: Docker 23 or newer, and \
+        fix: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0, and messages within a node are copied twice; faster: Docker 23 or newer, and \
                  kernel.yama.ptrace_scope=0",
         check: Check::Container(|facts, _| peer_memory(facts)),
     },
@@ -109,7 +109,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
         examines: "the limit on the stack (RLIMIT_STACK)",
         cause: "the container's stack limit is below the default of 8 MiB; a job inherits the limit of the shell that submits it",
-        repair: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
+        fix: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
         check: Check::Container(|_, container| stack(container)),
     },
 ];

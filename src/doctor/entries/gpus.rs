@@ -19,7 +19,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
         cause: "the container was created without GPUs; in Kubernetes: the pod does not request any",
-        repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` (or \
+        fix: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` (or \
                  amd.com/gpu) in the pod, and a toleration of the nodes' taint",
         check: Check::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
     },
@@ -28,7 +28,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Container built without GPU, now I have one", "the image was built for X, and ..."],
         examines: "GPU_TYPE, and the vendors of the usable GPUs",
         cause: "the image was built for another machine, or the GPUs were not passed to the container",
-        repair: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
+        fix: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
         check: Check::Findings(&[Kind::GpuType], "GPU_TYPE matches the GPUs, or is not set"),
     },
     Entry {
@@ -39,7 +39,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "libnvidia-ml.so.1",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so the library is not in the container",
-        repair: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
+        fix: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
         check: Check::FindingsAnd(&[Kind::NvmlLibrary], |facts, _, found| {
             driver_observations(facts, found, "NVIDIA's management library (NVML) works")
         }),
@@ -49,7 +49,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Driver/library version mismatch`", "Driver mismatch"],
         examines: "nvmlInit",
         cause: "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
-        repair: "reboot the host, or reload its NVIDIA kernel modules; then `docker compose up -d --force-recreate`",
+        fix: "reboot the host, or reload its NVIDIA kernel modules; then `docker compose up -d --force-recreate`",
         check: Check::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
             driver_observations(facts, found, "the library and the kernel driver have the same version")
         }),
@@ -62,7 +62,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "nvmlInit, and each device file, which is opened",
         cause: "the container's device rules were rewritten on the host (`systemctl daemon-reload`)",
-        repair: RECREATE,
+        fix: RECREATE,
         check: Check::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "all device files can be opened"),
     },
     Entry {
@@ -70,7 +70,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["the driver hangs or crashes; \"still detecting GPUs\" for seconds", "a GPU fell off the bus"],
         examines: "NVML and KFD, each queried with a timeout",
         cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
-        repair: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
+        fix: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
         check: Check::Findings(&[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost], "all drivers respond"),
     },
     Entry {
@@ -82,7 +82,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the report of `slurminit agent` about the GPUs",
         cause: "a GPU failed: the driver reported an XID, lost the GPU, or does not respond",
-        repair: "follow the answer; the GPU returns automatically after recovery, or after `slurminit restart agent`",
+        fix: "follow the answer; the GPU returns automatically after recovery, or after `slurminit restart agent`",
         check: Check::Container(|_, container| gpu_faults(container)),
     },
     Entry {
@@ -90,7 +90,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["AMD: /dev/kfd exists, but no GPU"],
         examines: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
         cause: "the render nodes are not in the container, its device rules deny them, or the host's driver lists none in /sys/class/kfd",
-        repair: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
+        fix: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
         check: Check::FindingsAnd(&[Kind::AmdDevices], amd_devices),
     },
     Entry {
@@ -98,7 +98,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["fewer GPUs than the machine has"],
         examines: "each GPU that a driver lists",
         cause: "a GPU was not passed to the container, is excluded by `[gpu] only` or `except`, is integrated, lost, or a duplicate",
-        repair: "see `slurminit detect`; to pass all: `slurminit configure --gpus all && docker compose up -d --force-recreate`",
+        fix: "see `slurminit detect`; to pass all: `slurminit configure --gpus all && docker compose up -d --force-recreate`",
         check: Check::FindingsAnd(&[Kind::GpuLeftOut], left_out),
     },
     Entry {
@@ -106,7 +106,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a GPU is in MIG mode and not offered"],
         examines: "the MIG mode and the instances of each GPU",
         cause: "the GPU has no instance, or the container was started before the instance existed",
-        repair: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
+        fix: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
         check: Check::Findings(&[Kind::Mig], "no GPU is in MIG mode without a usable instance"),
     },
     Entry {
@@ -119,7 +119,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "libcuda.so.1 and nvidia-smi in the container, NVIDIA_DRIVER_CAPABILITIES",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or NVIDIA's runtime was not used",
-        repair: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
+        fix: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
                  `pip install torch`",
         check: Check::Start(Kind::CudaLibraries, cuda_libraries),
     },
@@ -128,7 +128,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`CUDA driver version is insufficient for CUDA runtime version`", "CUDA version mismatch"],
         examines: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
         cause: "the image's CUDA is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
-        repair: "a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, reboot), or an image with an older CUDA",
+        fix: "a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, reboot), or an image with an older CUDA",
         check: Check::Start(Kind::CudaVersion, cuda_version),
     },
     Entry {
@@ -136,7 +136,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Invalid GPU ID", "Wrong device index"],
         examines: "CUDA_VISIBLE_DEVICES in the container's environment",
         cause: "GPUs are counted from 0 in every container and in every job, whatever their number on the host is",
-        repair: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), request GPUs with `--gres=gpu:1`, use `cuda:0` in the job",
+        fix: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), request GPUs with `--gres=gpu:1`, use `cuda:0` in the job",
         check: Check::Start(Kind::VisibleDevices, visible_devices),
     },
     Entry {
@@ -147,7 +147,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "TaskProlog, and the order of gres.conf",
         cause: "a TaskProlog or a slurm.conf of your own",
-        repair: "call `/etc/slurm/task_prolog` at the end of your script, or set TaskProlog to it",
+        fix: "call `/etc/slurm/task_prolog` at the end of your script, or set TaskProlog to it",
         check: Check::Findings(&[Kind::JobDevices], "jobs get device names that match CUDA"),
     },
     Entry {
@@ -155,7 +155,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a job sees all GPUs although it requested one"],
         examines: "the container's cgroup",
         cause: "the job did not use --gres, or opens the device files directly, which only a writable cgroup prevents",
-        repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
+        fix: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
         check: Check::FindingsAnd(&[Kind::JobsNotHeld], |facts, _, found| {
             Observations::all(found, || match facts.inventory().usable_gpus().next() {
                 Some(_) if facts.inventory().device_files == DeviceFiles::Open && is_isolation_pending(facts) => {
@@ -202,8 +202,8 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
         let description = format!("{}: {}{node}", gpu.identity, fault.what);
         let cause = "the driver reports the fault, or does not respond";
         match fault.policy {
-            Policy::Drain => Observations::fail(description, cause, &*fault.repair),
-            _ => Observations::warn(description, cause, &*fault.repair),
+            Policy::Drain => Observations::fail(description, cause, &*fault.fix),
+            _ => Observations::warn(description, cause, &*fault.fix),
         }
     });
     Observations::all(faults, || Observations::ok(format!("no GPU has a fault{node}")))

@@ -14,7 +14,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a GPU in a Mac, or an AMD GPU in Windows, and containers see none"],
         examines: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
         cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's cannot pass a GPU to a container",
-        repair: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
+        fix: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
         check: Check::Host(|_, host| Observations::all(assess::platform(&host.situation), not_checked)),
     },
     Entry {
@@ -25,7 +25,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "docker info",
         cause: "the engine is not running, or the user is not in the group docker",
-        repair: "`sudo systemctl start docker`; `sudo usermod -aG docker $USER`, then log out and in again",
+        fix: "`sudo systemctl start docker`; `sudo usermod -aG docker $USER`, then log out and in again",
         check: Check::Host(|_, host| assess::engine(&host.situation.engine)),
     },
     Entry {
@@ -33,7 +33,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`docker compose` is not a command, or refuses `deploy.resources.reservations.devices`"],
         examines: "docker compose version, docker-compose version",
         cause: "compose is missing or older than 1.28",
-        repair: "`sudo apt-get install docker-compose-v2`",
+        fix: "`sudo apt-get install docker-compose-v2`",
         check: Check::Host(|_, host| assess::compose(host.situation.compose)),
     },
     Entry {
@@ -46,7 +46,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
         cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
-        repair: "`ubuntu-drivers install`, Debian: `apt-get install nvidia-driver`, AMD: `amdgpu-install --usecase=rocm`; reboot",
+        fix: "`ubuntu-drivers install`, Debian: `apt-get install nvidia-driver`, AMD: `amdgpu-install --usecase=rocm`; reboot",
         check: Check::Host(|_, host| driver(&host.situation)),
     },
     Entry {
@@ -57,7 +57,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
         cause: "nvidia-container-toolkit is not installed or not registered with Docker; AMD's devices have no group that can be passed",
-        repair: "`sudo nvidia-ctk runtime configure --runtime=docker`, restart docker; AMD: `sudo usermod -a -G video,render $USER`",
+        fix: "`sudo nvidia-ctk runtime configure --runtime=docker`, restart docker; AMD: `sudo usermod -a -G video,render $USER`",
         check: Check::Host(|_, host| toolkit(host)),
     },
     Entry {
@@ -65,7 +65,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["\"GPU detected but Docker passthrough failed\", though all is installed"],
         examines: "a short-lived container of slurminit's image with the GPUs",
         cause: "a fault of the engine, the toolkit, the driver, a device or a permission (see the answer)",
-        repair: "follow the answer; then run `slurminit configure`",
+        fix: "follow the answer; then run `slurminit configure`",
         check: Check::Host(|_, host| passthrough(host)),
     },
     Entry {
@@ -73,7 +73,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["GPU visible on host but not in container"],
         examines: "docker inspect of the containers of slurminit's image",
         cause: "neither a compose file nor an option of docker run passes the GPUs",
-        repair: "`slurminit configure && docker compose up -d --force-recreate`",
+        fix: "`slurminit configure && docker compose up -d --force-recreate`",
         check: Check::Host(|_, host| container_gpus(host)),
     },
     Entry {
@@ -81,7 +81,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Container built without GPU, now I have one"],
         examines: "the label io.slurminit.gpu-type of the image, and the host's GPUs",
         cause: "the image was built before the GPU was installed, on another host, or without GPU_TYPE",
-        repair: "`slurminit configure && docker compose build && docker compose up -d`",
+        fix: "`slurminit configure && docker compose build && docker compose up -d`",
         check: Check::Host(|_, host| image_gpu_type(host)),
     },
     Entry {
@@ -92,7 +92,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
         cause: "no node has GPUs, their label is missing, or the device plugin is not running on them",
-        repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
+        fix: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
         check: Check::Host(|_, host| device_plugin(host)),
     },
     Entry {
@@ -100,7 +100,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["munge reports `Rewound credential` or `Expired credential`: the clocks of two machines differ"],
         examines: "timedatectl show --property=NTPSynchronized",
         cause: "no time service is installed, or it cannot reach a server; munge accepts a credential for 5 minutes",
-        repair: "`sudo timedatectl set-ntp true`",
+        fix: "`sudo timedatectl set-ntp true`",
         check: Check::Host(|_, host| match &host.clock {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("the clock is synchronized (NTP)"),
@@ -185,7 +185,7 @@ fn device_plugin(host: &HostFacts) -> Observations {
     let Kubernetes { nodes, plugins } = kubernetes;
     let is_incomplete = |(_, ready, desired): &&(String, u64, u64)| ready < desired || *desired == 0;
     let plugin_failures = plugins.iter().filter(is_incomplete).map(|(name, ready, desired)| {
-        let (cause, repair) = if *desired == 0 {
+        let (cause, fix) = if *desired == 0 {
             ("no node matches the plugin's node selector", "kubectl label node NODE nvidia.com/gpu=true")
         } else {
             (
@@ -193,7 +193,7 @@ fn device_plugin(host: &HostFacts) -> Observations {
                 "kubectl describe daemonset -n kube-system; then kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds",
             )
         };
-        Observations::fail(format!("DaemonSet {name}: {ready} of {desired} pods ready"), cause, repair)
+        Observations::fail(format!("DaemonSet {name}: {ready} of {desired} pods ready"), cause, fix)
     });
     let offers_no_gpu = |node: &&KubernetesNode| node.has_gpu_label && node.gpus == 0;
     let node_failures = nodes.iter().filter(offers_no_gpu).map(|node| {

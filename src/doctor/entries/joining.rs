@@ -16,7 +16,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the node's state in sinfo, and whether slurmd is ready here",
         cause: "a firewall or NAT blocks connections from slurmctld to the node's registration address",
-        repair: "open port 6818 (`daemon_port`) for the controller at NodeAddr (`scontrol show node`); one network for both, or `--network \
+        fix: "open port 6818 (`daemon_port`) for the controller at NodeAddr (`scontrol show node`); one network for both, or `--network \
                  host` on both",
         check: Check::Container(|_, container| check_joined_node(container, controller_reachability)),
     },
@@ -25,7 +25,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a compute reports \"the name ... is taken\", and the controller \"uses the name of this node\""],
         examines: "the node's state in sinfo, and whether slurmd has started here",
         cause: "another container has already registered a node with that name, or slurmd has just exited here",
-        repair: "if its address (`scontrol show node`) is not this machine's: another `--hostname` for one container; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
+        fix: "if its address (`scontrol show node`) is not this machine's: another `--hostname` for one container; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
         check: Check::Container(|_, container| check_joined_node(container, name_conflict)),
     },
 ];

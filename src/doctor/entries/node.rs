@@ -19,7 +19,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "slurminit's status file",
         cause: "a daemon or service crashes, cannot start or waits for another; or the container has another entry point and no cluster",
-        repair: "see `slurminit logs NAME`; SLURMINIT_ON_GIVE_UP=hold keeps the container; with another entry point: `slurminit up`",
+        fix: "see `slurminit logs NAME`; SLURMINIT_ON_GIVE_UP=hold keeps the container; with another entry point: `slurminit up`",
         check: Check::Container(daemons),
     },
     Entry {
@@ -27,7 +27,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`slurm_load_partitions: Unable to contact slurm controller (connect failure)`"],
         examines: "scontrol ping, and the error of sinfo",
         cause: "slurmctld is not running or not responding, or has another munge key",
-        repair: "`slurminit status` and `slurminit logs slurmctld` in the controller's container; `slurminit restart slurmctld`",
+        fix: "`slurminit status` and `slurminit logs slurmctld` in the controller's container; `slurminit restart slurmctld`",
         check: Check::Container(|_, container| {
             Observations::either(observed_value(container, &container.slurm.controller).map(controller))
         }),
@@ -37,7 +37,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["the node is `down`, `inval`, `unknown` or `not responding`"],
         examines: "sinfo: the node's state",
         cause: "slurmd is not running, has not registered, or was marked down; `inval`: slurm.conf configures more than the machine has",
-        repair: "`slurminit status`, `slurminit logs slurmd`; then `slurminit resume NODE`",
+        fix: "`slurminit status`, `slurminit logs slurmd`; then `slurminit resume NODE`",
         check: Check::Container(|_, container| Observations::either(local_node(container).map(node_state))),
     },
     Entry {
@@ -45,7 +45,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["the node is `drained`, and jobs wait with `(Resources)` or `ReqNodeNotAvail`"],
         examines: "sinfo: the node's state and reason",
         cause: "an administrator or Slurm drained the node; Slurm keeps a drain in its saved state, even after its cause is fixed",
-        repair: "`slurminit resume NODE`",
+        fix: "`slurminit resume NODE`",
         check: Check::Container(|_, container| Observations::either(local_node(container).map(drain))),
     },
     Entry {
@@ -59,7 +59,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "the node's GRES (sinfo -o '%n %G') and the usable GPUs",
         cause: "your own slurm.conf or gres.conf does not match the GPUs, Slurm's files are older than the GPUs, or the job requests GPUs that the \
                 node does not have",
-        repair: "correct your files as `slurminit render --diff` shows, or remove them from config/; then `docker compose restart slurm`",
+        fix: "correct your files as `slurminit render --diff` shows, or remove them from config/; then `docker compose restart slurm`",
         check: Check::FindingsAnd(&[Kind::Gres], gres),
     },
     Entry {
@@ -67,7 +67,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["an image scanner reports CVEs of Slurm"],
         examines: "the version of Slurm and of its package (/var/lib/dpkg/status)",
         cause: "the image was built before the fixes of known security holes were published",
-        repair: "`docker build --pull --no-cache`; a Slurm from source also with the version that the answer names",
+        fix: "`docker build --pull --no-cache`; a Slurm from source also with the version that the answer names",
         check: Check::Findings(&[Kind::SlurmSecurity], "no known security hole in this version of Slurm"),
     },
     Entry {
@@ -75,7 +75,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Low RealMemory`, the node is `inval` or `drained`"],
         examines: "RealMemory in slurm.conf, the container's memory, the node's reason",
         cause: "your own slurm.conf has more memory than the container",
-        repair: "correct your file as `slurminit render --diff` shows, or remove it from `config/`; then `docker compose restart slurm`",
+        fix: "correct your file as `slurminit render --diff` shows, or remove it from `config/`; then `docker compose restart slurm`",
         check: Check::FindingsAnd(&[Kind::RealMemory], real_memory),
     },
     Entry {
@@ -83,7 +83,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["exit code 102, `Waiting for gres.conf file` in the log", "a file in `config/` is not used"],
         examines: "your own slurm.conf, gres.conf and cgroup.conf, compared with this machine",
         cause: "the files name missing devices, ports, hosts or plugins, or have no line `# USER_CUSTOMIZED=true`",
-        repair: "`slurminit render --diff`; correct or remove the file, then `docker compose restart slurm`",
+        fix: "`slurminit render --diff`; correct or remove the file, then `docker compose restart slurm`",
         check: Check::Findings(&[Kind::OwnFiles], "no Slurm files of your own, or no problem with them"),
     },
     Entry {
@@ -91,7 +91,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Slurm shows other GPUs, CPUs or memory than `slurminit detect`"],
         examines: "the installed Slurm files, compared with what a start would write now",
         cause: "something changed since the container started: GPUs, limits, slurminit.toml",
-        repair: "`slurminit render --diff` shows the difference; `docker compose restart slurm`",
+        fix: "`slurminit render --diff` shows the difference; `docker compose restart slurm`",
         check: Check::Container(|facts, container| {
             let files = observed_value(container, &facts.root.read().stale_files);
             Observations::either(files.map(|files| stale_files(files)))
@@ -102,7 +102,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a job stays pending"],
         examines: "squeue: pending jobs, and Slurm's reason",
         cause: "the resources are in use, or the job requests more than exists",
-        repair: "`slurminit why N`; request less, or wait",
+        fix: "`slurminit why N`; request less, or wait",
         check: Check::Container(|_, container| {
             let jobs = observed_value(container, &container.slurm.waiting_jobs);
             Observations::either(jobs.map(|jobs| waiting_jobs(jobs)))
@@ -113,7 +113,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a job starts again, or is cancelled, without its user's doing"],
         examines: "squeue: jobs with slurminit's note that their slurmstepd died",
         cause: "the container ran out of memory or of processes, which ended the slurmstepd",
-        repair: "see `slurminit logs` and the entry memory-kills; raise `docker run --memory` or `--pids-limit`, or submit with `--no-requeue`",
+        fix: "see `slurminit logs` and the entry memory-kills; raise `docker run --memory` or `--pids-limit`, or submit with `--no-requeue`",
         check: Check::Container(|_, container| {
             let jobs = observed_value(container, &container.slurm.lost_jobs);
             Observations::either(jobs.map(|jobs| lost_jobs(jobs)))
@@ -236,7 +236,7 @@ fn drain(node: &NodeFacts) -> Observations {
     if !is_drained(node) {
         return Observations::ok("the node is not drained");
     }
-    let fail = |cause: &str, repair: String| Observations::fail(describe_node(node), cause, repair);
+    let fail = |cause: &str, fix: String| Observations::fail(describe_node(node), cause, fix);
     match node.report.verdict() {
         NodeVerdict::Repaired if node.report.has_hardware_reason() => fail(
             "the node registered with less than slurm.conf configures; Slurm keeps the drain even after a fix",

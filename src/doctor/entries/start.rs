@@ -21,7 +21,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["exit code 78"],
         examines: "slurminit.toml and the variables that override it",
         cause: "an invalid key or value; the container exits with 78",
-        repair: "correct the file and line, or the variable, in the answer; `config/reference.toml` explains every key",
+        fix: "correct the file and line, or the variable, in the answer; `config/reference.toml` explains every key",
         check: Check::Container(|facts, _| match &facts.root.read().configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
             Err(why) => Observations::usual_fault(why.as_str()),
@@ -32,7 +32,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         examines: "munge -n | unmunge",
         cause: "munged is not running, uses another socket, or rejects its key or its directories",
-        repair: "see `slurminit status` and `slurminit logs munged`; `chmod 0400` your secret, or remove the volume for a new key",
+        fix: "see `slurminit status` and `slurminit logs munged`; `chmod 0400` your secret, or remove the volume for a new key",
         check: Check::Container(munge),
     },
     Entry {
@@ -40,7 +40,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["every container of the image has the same munge key"],
         examines: "the munge key: mode, age, location",
         cause: "Debian's package creates a key at installation; anyone with the image can impersonate any user of this cluster",
-        repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
+        fix: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
         check: Check::Start(Kind::MungeKey, munge_key),
     },
     Entry {
@@ -51,7 +51,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the last lines of slurmctld and slurmd: hosts whose credentials were rejected in the last 5 minutes",
         cause: "the container of that host still has the previous key, or its munged has not read the new one",
-        repair: "the same key in both containers, then `slurminit restart munged` in each",
+        fix: "the same key in both containers, then `slurminit restart munged` in each",
         check: Check::Container(|facts, _| {
             let rejected = facts.root.read().rejected_peers.as_ref();
             rejected.map_or_else(|why| Observations::note(why.as_str()), munge_peers)
@@ -65,7 +65,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "a fresh credential from another machine: `ssh OTHER munge -n | slurminit doctor --credential -`",
         cause: "munge accepts a fresh credential for 5 minutes, by the clocks of both machines, and requires the same key on both",
-        repair: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`), and a restart of both",
+        fix: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`), and a restart of both",
         check: Check::Container(clock),
     },
     Entry {
@@ -73,7 +73,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Address already in use`", "exit code 101 or 102"],
         examines: "the owners of the ports of slurmctld and slurmd",
         cause: "another Slurm or service uses the port, with `--network host` or in a container with the same network",
-        repair: "set `controller_port` or `daemon_port` in `[slurm]` of slurminit.toml to a free port, or stop the other process",
+        fix: "set `controller_port` or `daemon_port` in `[slurm]` of slurminit.toml to a free port, or stop the other process",
         check: Check::Start(Kind::Ports, ports),
     },
     Entry {
@@ -84,7 +84,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the cluster's name in slurmctld's saved state, and in slurm.conf",
         cause: "the state volume belongs to a cluster with another name; or a full disk or a power failure truncated a file",
-        repair: "use the old `cluster_name`, or remove the state volume with its jobs; truncated file: see the last log lines",
+        fix: "use the old `cluster_name`, or remove the state volume with its jobs; truncated file: see the last log lines",
         check: Check::Start(Kind::SavedState, saved_state),
     },
     Entry {
@@ -92,7 +92,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`No space left on device`", "exit code 104, \"cannot write\""],
         examines: "free space and mount options of the state directory",
         cause: "the disk is full, or the volume is mounted read-only; slurmctld loses jobs that it cannot save",
-        repair: "free disk space (`docker system df` shows what takes it); mount the volume without `:ro`",
+        fix: "free disk space (`docker system df` shows what takes it); mount the volume without `:ro`",
         check: Check::Start(Kind::Disk, disk),
     },
     Entry {
@@ -100,7 +100,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["exit code 101 or 102 with `--network none`", "the start is delayed by several seconds"],
         examines: "getent hosts, for this host's own name",
         cause: "Slurm looks up its host's address, which neither a file nor a name server has; with `--network none` it is not in /etc/hosts",
-        repair: "use a network (an internal one is enough); `docker run --add-host NAME:ADDRESS`",
+        fix: "use a network (an internal one is enough); `docker run --add-host NAME:ADDRESS`",
         check: Check::Container(|_, container| match &container.has_address {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("this host's name resolves"),
@@ -112,7 +112,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Jobs failing with OOM errors", "`slurmstepd: error: Detected 1 oom_kill event`"],
         examines: "oom_kill in the container's memory.events, and its limit",
         cause: "jobs used more memory than they requested, or together more than the container's limit",
-        repair: "request enough memory (`srun --mem=8G`); a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
+        fix: "request enough memory (`srun --mem=8G`); a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
         check: Check::Start(Kind::MemoryKills, memory_kills),
     },
     Entry {
@@ -120,7 +120,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["in Kubernetes, the whole pod ends with OOMKilled (exit code 137) when one job runs out of memory"],
         examines: "memory.oom.group of the container's cgroup",
         cause: "since 1.28 the kubelet has the kernel kill all processes of a container together",
-        repair: "`singleProcessOOMKill: true` in the kubelet's configuration (Kubernetes 1.32); or a writable cgroup, where the start turns it off",
+        fix: "`singleProcessOOMKill: true` in the kubelet's configuration (Kubernetes 1.32); or a writable cgroup, where the start turns it off",
         check: Check::Start(Kind::OomGroup, oom_group),
     },
     Entry {
@@ -128,7 +128,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["fewer CPUs or less memory than the machine has"],
         examines: "the container's cpuset, CPU quota and memory limit",
         cause: "the container was created with limits",
-        repair: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set the limits",
+        fix: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set the limits",
         check: Check::Container(limits),
     },
     Entry {
@@ -138,7 +138,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "http_proxy and no_proxy in the container's environment",
         cause: "programs in this container may send local requests to the proxy, which drops them",
-        repair: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
+        fix: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
         check: Check::Start(Kind::Proxy, proxy),
     },
     Entry {
@@ -146,7 +146,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["any other finding of the start"],
         examines: "other findings of detection and planning",
         cause: "see the answer",
-        repair: "see the answer",
+        fix: "see the answer",
         check: Check::Findings(OTHER_KINDS, "no other findings"),
     },
 ];

@@ -12,7 +12,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`docker exec -u USER ... env` shows the munge key, a join token or a password", "exit code 78"],
         examines: "SLURMINIT_TOML, SLURMINIT_MUNGE_KEY and SLURMINIT_JOIN in the container's environment",
         cause: "the engine passes the container's variables to every process of `docker exec`; with ordinary users the container would not start",
-        repair: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable, readable only by root",
+        fix: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable, readable only by root",
         check: Check::Start(Kind::ExposedSecrets, |start| {
             let exposed = start.cheap.exposed_secrets.iter().map(|SecretVariable { name, content, .. }| {
                 Observations::usual_warning(format!(
@@ -30,7 +30,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "fs.protected_symlinks, fs.protected_hardlinks, fs.protected_fifos and fs.protected_regular of the host",
         cause: "the host's kernel lets a program open links, pipes and files that another user made in a directory such as /tmp or /data",
-        repair: "`sysctl -w fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_fifos=1 fs.protected_regular=2` on the host; until then, \
+        fix: "`sysctl -w fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_fifos=1 fs.protected_regular=2` on the host; until then, \
                  submit as a user, or in a directory of root's",
         check: Check::Container(|_, container| link_protection(container)),
     },
@@ -42,7 +42,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the connections to sshd from each address",
         cause: "an address opens connections without logging in; sshd refuses more from that address until 30 s after the last",
-        repair: "block the address in the host's firewall, unless they are sessions of users behind it; see sshd's lines in `slurminit logs sshd`",
+        fix: "block the address in the host's firewall, unless they are sessions of users behind it; see sshd's lines in `slurminit logs sshd`",
         check: Check::Container(|_, container| ssh_connections(container)),
     },
 ];

@@ -20,7 +20,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`RuntimeError: CUDA out of memory`", "`CUDA error: out of memory`"],
         examines: "the memory of each GPU, through NVML",
         cause: "the program needs more memory than the GPU has, or other processes use it",
-        repair: "see the processes in `nvidia-smi`; use a smaller batch or mixed precision, and one job per GPU (`--gres=gpu:1`)",
+        fix: "see the processes in `nvidia-smi`; use a smaller batch or mixed precision, and one job per GPU (`--gres=gpu:1`)",
         check: Check::Anywhere(|facts| for_each_gpu(facts, memory)),
     },
     Entry {
@@ -28,7 +28,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["GPU already in use by another process", "`CUDA-capable device(s) is/are busy or unavailable`"],
         examines: "the processes and the compute mode of each GPU (NVML), and the GPUs allocated to jobs",
         cause: "the GPU is used outside of Slurm or by a job without `--gres`, or its compute mode allows one process or none",
-        repair: "`nvidia-smi pmon -c 1` on the host shows the processes: run them as jobs, or give this container other GPUs; `sudo nvidia-smi -c DEFAULT` allows all",
+        fix: "`nvidia-smi pmon -c 1` on the host shows the processes: run them as jobs, or give this container other GPUs; `sudo nvidia-smi -c DEFAULT` allows all",
         check: Check::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
     },
     Entry {
@@ -36,7 +36,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["GPU utilization low despite heavy workload"],
         examines: "throttle reasons, temperature and PCI Express link of each GPU (NVML)",
         cause: "heat, the power supply, or a degraded PCI Express link",
-        repair: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; check cooling and power; re-seat the card; \
+        fix: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; check cooling and power; re-seat the card; \
                  `sudo nvidia-smi -pl WATTS`",
         check: Check::Anywhere(|facts| for_each_gpu(facts, speed_or_note)),
     },
@@ -45,7 +45,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["GPU utilization is 0%", "Code not using GPU"],
         examines: "the GPUs allocated to jobs, and processes and utilization of all GPUs (NVML)",
         cause: "the program does not use the GPU that its job has: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
-        repair: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
+        fix: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
         check: Check::Container(|facts, container| {
             let jobs = container.slurm.gpu_jobs.as_ref().map_err(|why| Observations::could_not_look(why.as_str()));
             Observations::either(conditions(facts).and_then(|all| Ok(idle(all, jobs?))))
@@ -56,7 +56,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["GPU state lost between container restarts", "the first use of a GPU takes seconds"],
         examines: "the persistence mode of each GPU, through NVML",
         cause: "without persistence mode the driver unloads an unused GPU and initializes it again at the next use",
-        repair: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`, on the host",
+        fix: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`, on the host",
         check: Check::Anywhere(|facts| Observations::either(conditions(facts).map(persistence))),
     },
     Entry {
@@ -68,7 +68,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "numa_node of each GPU in /sys/bus/pci/devices",
         cause: "the firmware does not report the GPU's NUMA node (-1 means unknown). Most often a virtual machine \
                 without virtual NUMA",
-        repair: "none on one socket, where every CPU is near and TensorFlow's message is harmless; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
+        fix: "none on one socket, where every CPU is near and TensorFlow's message is harmless; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
         check: Check::Anywhere(numa),
     },
 ];
@@ -85,9 +85,9 @@ fn for_each_gpu(facts: &Facts, check: fn(&Condition) -> Observations) -> Observa
 pub(crate) fn unresponsive_gpu(condition: &Condition, vendor: Vendor) -> Option<Observations> {
     let index = condition.index;
     let obstacle = condition.obstacle?;
-    let (cause, repair) = obstacle.cause_and_repair(vendor);
+    let (cause, fix) = obstacle.cause_and_fix(vendor);
     Some(match obstacle {
-        Obstacle::Lost => Observations::fail(format!("GPU {index} is lost or needs a reset"), cause, repair),
+        Obstacle::Lost => Observations::fail(format!("GPU {index} is lost or needs a reset"), cause, fix),
         _ => Observations::could_not_look(format!("the driver denies access to GPU {index}")),
     })
 }

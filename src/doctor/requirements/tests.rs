@@ -40,13 +40,13 @@ fn faulty(index: u32) -> Condition {
     }
 }
 
-/// Formats each requirement as one line, followed by its cause and repair.
+/// Formats each requirement as one line, followed by its cause and fix.
 fn verdicts(inventory: &Inventory, image_cuda: Option<&str>, minimum: &Observed<GpuSettings>) -> String {
     let environment = Environment { cuda_version: image_cuda.map(str::to_owned), ..Environment::default() };
     let cuda = CudaFacts::default();
     let facts = RequirementFacts { inventory, environment: &environment, cuda: &cuda, minimum };
-    let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair, .. } }: Requirement| {
-        let why = cause.zip(repair).map(|(cause, repair)| format!("\n    {cause}\n    {repair}")).unwrap_or_default();
+    let line = |Requirement { name, observation: Observation { verdict, seen, cause, fix, .. } }: Requirement| {
+        let why = cause.zip(fix).map(|(cause, fix)| format!("\n    {cause}\n    {fix}")).unwrap_or_default();
         format!("{name}: {verdict:?}: {seen}{why}\n")
     };
     requirements(&facts).into_iter().map(line).collect()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Clock;
-use crate::fault::{FaultKind, Policy, Repair};
+use crate::fault::{FaultKind, Fix, Policy};
 use crate::report::{Count, GpuReport, OpenFault};
 use crate::sample::{GpuSample, Identity};
 use model::inventory::{Condition, Readings, Slowdown};
@@ -284,9 +284,9 @@ impl Gpu {
     }
 
     /// The fix of a fault. Where a reset would do, the driver's recovery action decides: it may require a reboot.
-    pub(super) fn repair(&self, kind: FaultKind) -> String {
+    pub(super) fn fix(&self, kind: FaultKind) -> String {
         let own = kind.describe().1;
-        let action = self.readings.recovery_action.filter(|action| *action != 0 && own == Repair::Reset);
+        let action = self.readings.recovery_action.filter(|action| *action != 0 && own == Fix::Reset);
         action.map_or(own, |action| FaultKind::RecoveryAction(action).describe().1).text(&self.identity)
     }
 
@@ -327,8 +327,8 @@ impl Gpu {
 
     pub(super) fn report(&self, is_out: bool) -> GpuReport {
         let fault = |(kind, open): (&FaultKind, &FaultState)| {
-            let (what, repair) = (kind.describe().0, self.repair(*kind));
-            OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair }
+            let (what, fix) = (kind.describe().0, self.fix(*kind));
+            OpenFault { kind: *kind, policy: open.policy, since: open.since, what, fix }
         };
         GpuReport {
             identity: self.identity.clone(),

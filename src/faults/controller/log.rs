@@ -109,12 +109,12 @@ impl HealthController {
             let returns = returns.map(|returns| format!("; {returns}")).unwrap_or_default();
             let message = message!(
                 "gpu-fault",
-                "{gpu}: {fault}{jobs}{consequence}. Fix: {repair}",
+                "{gpu}: {fault}{jobs}{consequence}. Fix: {fix}",
                 gpu = self.name(&pending.key),
                 fault = what,
                 jobs = job_suffix(&jobs),
                 consequence = format!("{end}{returns}"),
-                repair = gpu.repair(pending.kind)
+                fix = gpu.fix(pending.kind)
             );
             let fault = ReportedFault {
                 at: now.unix,

@@ -57,7 +57,7 @@ impl HealthController {
             return Some(Release::Returning);
         }
         let is_done = self.gpus.get(key).is_some_and(|gpu| {
-            let needs_closed_gpu = gpu.identity.vendor.traits().repair.needs_closed_gpu;
+            let needs_closed_gpu = gpu.identity.vendor.traits().fix.needs_closed_gpu;
             gpu.offered.is_empty() && (self.closed.contains(key) || !needs_closed_gpu)
         });
         self.released.contains(key).then_some(if is_done { Release::Done } else { Release::Pending })

@@ -100,7 +100,7 @@ fn watches_registration_of_compute_after_slurmd_is_ready() {
 }
 
 #[test]
-fn detects_and_repairs_hang_within_two_intervals() {
+fn detects_and_fixes_hang_within_two_intervals() {
     for (unit, code) in [(MUNGED, Exit::Code(0)), (SLURMCTLD, Exit::Code(0)), (SLURMD, Exit::Signal(libc::SIGKILL))] {
         let mut sim = responsive();
         let hung = sim.now;

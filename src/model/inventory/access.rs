@@ -124,8 +124,8 @@ impl Obstacle {
         }
     }
 
-    /// Cause and repair.
-    pub const fn cause_and_repair(self, vendor: Vendor) -> (&'static str, &'static str) {
+    /// Cause and fix.
+    pub const fn cause_and_fix(self, vendor: Vendor) -> (&'static str, &'static str) {
         let words = &vendor.traits().obstacles;
         match self {
             Self::NotGiven => ("not passed to this container", words.not_given),

@@ -20,7 +20,7 @@ pub struct Finding {
     /// The likely cause.
     pub cause: String,
     /// What to run or change.
-    pub repair: String,
+    pub fix: String,
 }
 
 impl Finding {
@@ -30,32 +30,32 @@ impl Finding {
         severity: Severity,
         what: impl Into<String>,
         cause: impl Into<String>,
-        repair: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Self {
-        Self { kind, severity, what: what.into(), cause: cause.into(), repair: repair.into() }
+        Self { kind, severity, what: what.into(), cause: cause.into(), fix: fix.into() }
     }
 
     /// Something worth knowing.
-    pub fn info(kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self::new(kind, Severity::Info, what, cause, repair)
+    pub fn info(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(kind, Severity::Info, what, cause, fix)
     }
 
     /// The cluster works, but less well than expected.
-    pub fn warning(kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self::new(kind, Severity::Warning, what, cause, repair)
+    pub fn warning(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(kind, Severity::Warning, what, cause, fix)
     }
 
     /// Something does not work.
-    pub fn error(kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self::new(kind, Severity::Error, what, cause, repair)
+    pub fn error(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(kind, Severity::Error, what, cause, fix)
     }
 }
 
 impl Finding {
     /// For a log. `kind`: of the event, such as `start-refused`.
     pub fn message(&self, kind: impl Into<Cow<'static, str>>) -> Message {
-        let Self { what, cause, repair, .. } = self;
-        message!(kind, "{what}; cause: {cause}; fix: {repair}", what, cause, repair)
+        let Self { what, cause, fix, .. } = self;
+        message!(kind, "{what}; cause: {cause}; fix: {fix}", what, cause, fix)
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn reads_unknown_or_missing_kind_as_other() {
         let read = |kind: &str| {
-            let json = format!(r#"{{{kind}"severity":"error","what":"a","cause":"b","repair":"c"}}"#);
+            let json = format!(r#"{{{kind}"severity":"error","what":"a","cause":"b","fix":"c"}}"#);
             serde_json::from_str::<Finding>(&json).unwrap().kind
         };
         assert_eq!(read(r#""kind":"nvml-versions","#), Kind::NvmlVersions);

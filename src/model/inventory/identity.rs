@@ -81,7 +81,7 @@ impl Identity {
     /// The command on the host that resets the GPU.
     pub fn reset_command(&self) -> String {
         let name = self.pci_address.map_or_else(|| self.index.to_string(), |address| address.to_string());
-        (self.vendor.traits().repair.reset)(&name)
+        (self.vendor.traits().fix.reset)(&name)
     }
 
     /// The key that identifies the GPU across samples.

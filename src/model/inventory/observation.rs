@@ -45,7 +45,7 @@ pub struct Observation {
     pub cause: Option<String>,
     /// The fix.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub repair: Option<String>,
+    pub fix: Option<String>,
     /// Whether cause and fix are those of the check.
     #[serde(skip)]
     pub is_usual: bool,
@@ -59,7 +59,7 @@ impl Observation {
             Verdict::Warn => Severity::Warning,
             Verdict::Ok | Verdict::Note | Verdict::CouldNotLook => return None,
         };
-        Some(Finding::new(kind, severity, self.seen, self.cause?, self.repair?))
+        Some(Finding::new(kind, severity, self.seen, self.cause?, self.fix?))
     }
 }
 
@@ -69,11 +69,11 @@ pub struct Observations(Vec<Observation>);
 
 impl Observations {
     fn plain(verdict: Verdict, seen: impl Into<String>) -> Self {
-        Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None, is_usual: false }])
+        Self(vec![Observation { verdict, seen: seen.into(), cause: None, fix: None, is_usual: false }])
     }
 
     fn usual(verdict: Verdict, seen: impl Into<String>) -> Self {
-        Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None, is_usual: true }])
+        Self(vec![Observation { verdict, seen: seen.into(), cause: None, fix: None, is_usual: true }])
     }
 
     /// The check found no problem.
@@ -107,29 +107,29 @@ impl Observations {
     }
 
     /// An observation with a cause and a fix.
-    pub fn with_repair(
+    pub fn with_fix(
         verdict: Verdict,
         seen: impl Into<String>,
         cause: impl Into<String>,
-        repair: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Self {
-        let (cause, repair) = (Some(cause.into()), Some(repair.into()));
-        Self(vec![Observation { verdict, seen: seen.into(), cause, repair, is_usual: false }])
+        let (cause, fix) = (Some(cause.into()), Some(fix.into()));
+        Self(vec![Observation { verdict, seen: seen.into(), cause, fix, is_usual: false }])
     }
 
     /// No problem, but an improvement is possible.
-    pub fn hint(seen: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self::with_repair(Verdict::Note, seen, cause, repair)
+    pub fn hint(seen: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::with_fix(Verdict::Note, seen, cause, fix)
     }
 
     /// Works, but degraded.
-    pub fn warn(seen: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self::with_repair(Verdict::Warn, seen, cause, repair)
+    pub fn warn(seen: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::with_fix(Verdict::Warn, seen, cause, fix)
     }
 
     /// A requested feature does not work.
-    pub fn fail(seen: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
-        Self::with_repair(Verdict::Fail, seen, cause, repair)
+    pub fn fail(seen: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::with_fix(Verdict::Fail, seen, cause, fix)
     }
 
     /// Joins the observations; `otherwise` if there are none.
@@ -145,25 +145,25 @@ impl Observations {
 
     /// The same observations with the usual cause and fix of the check.
     #[must_use]
-    pub fn explained(mut self, cause: &str, repair: &str) -> Self {
+    pub fn explained(mut self, cause: &str, fix: &str) -> Self {
         for usual in self.0.iter_mut().filter(|observation| observation.is_usual) {
-            (usual.cause, usual.repair) = (Some(cause.to_owned()), Some(repair.to_owned()));
+            (usual.cause, usual.fix) = (Some(cause.to_owned()), Some(fix.to_owned()));
         }
         self
     }
 
     /// The same observations with the fixes that `map` returns.
-    pub fn map_repairs(mut self, map: impl Fn(&str) -> String) -> Self {
-        let repairs = self.0.iter_mut().filter_map(|observation| observation.repair.as_mut());
-        repairs.for_each(|repair| *repair = map(repair));
+    pub fn map_fixes(mut self, map: impl Fn(&str) -> String) -> Self {
+        let fixes = self.0.iter_mut().filter_map(|observation| observation.fix.as_mut());
+        fixes.for_each(|fix| *fix = map(fix));
         self
     }
 
     /// The same observations with another fix of each fault. The fix of a note stays.
-    pub fn with_repair_of_faults(mut self, repair: &str) -> Self {
+    pub fn with_fix_of_faults(mut self, fix: &str) -> Self {
         for observation in &mut self.0 {
             if observation.verdict >= Verdict::Warn {
-                observation.repair = Some(repair.to_owned());
+                observation.fix = Some(fix.to_owned());
             }
         }
         self
@@ -186,11 +186,11 @@ impl Observations {
 }
 
 impl From<Finding> for Observations {
-    fn from(Finding { severity, what, cause, repair, .. }: Finding) -> Self {
+    fn from(Finding { severity, what, cause, fix, .. }: Finding) -> Self {
         match severity {
-            Severity::Info => Self::hint(what, cause, repair),
-            Severity::Warning => Self::warn(what, cause, repair),
-            Severity::Error => Self::fail(what, cause, repair),
+            Severity::Info => Self::hint(what, cause, fix),
+            Severity::Warning => Self::warn(what, cause, fix),
+            Severity::Error => Self::fail(what, cause, fix),
         }
     }
 }

@@ -159,7 +159,7 @@ pub struct Traits {
     /// Messages if a GPU cannot be used.
     pub obstacles: ObstacleWords,
     /// The fix of a GPU on the host.
-    pub repair: RepairTools,
+    pub fix: FixTools,
 }
 
 /// Values in Slurm's files.
@@ -208,7 +208,7 @@ pub struct Files {
     pub shared: Option<&'static str>,
     /// An option for `--security-opt` that the runtime needs, and why.
     pub security: Option<(&'static str, &'static str)>,
-    /// Cause and repair if a GPU lacks device files.
+    /// Cause and fix if a GPU lacks device files.
     pub incomplete: (&'static str, &'static str),
     /// The fix if the files belong to no group.
     pub groups: &'static str,
@@ -231,13 +231,13 @@ pub struct MismatchWords {
     pub missing_software: &'static str,
     /// How not to pass the GPUs to a container.
     pub withhold: &'static str,
-    /// Cause and repair on WSL2; `None` if jobs cannot use these GPUs there.
+    /// Cause and fix on WSL2; `None` if jobs cannot use these GPUs there.
     pub no_gpu_in_wsl: Option<(&'static str, &'static str)>,
 }
 
-/// The vendor's tools on the host that repair a GPU.
+/// The vendor's tools on the host that fix a GPU.
 #[derive(Debug)]
-pub struct RepairTools {
+pub struct FixTools {
     /// The command that resets the GPU with this PCI address or number.
     pub reset: fn(&str) -> String,
     /// Other work on a GPU that no job has, as the end of a sentence; may be empty.
@@ -250,12 +250,12 @@ pub struct RepairTools {
     pub needs_closed_gpu: bool,
 }
 
-/// Repairs if a GPU cannot be used.
+/// Fixes if a GPU cannot be used.
 #[derive(Debug)]
 pub struct ObstacleWords {
     /// The GPU was not passed to the container.
     pub not_given: &'static str,
-    /// Cause and repair if the device rules deny access.
+    /// Cause and fix if the device rules deny access.
     pub denied: (&'static str, &'static str),
     /// The driver is not loaded.
     pub no_driver: &'static str,

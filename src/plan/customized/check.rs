@@ -57,8 +57,8 @@ pub(super) fn check(plan: &Plan, customized: &Customized, context: &Context<'_>)
     check.ports(slurm, &value);
     let pairs: Vec<(String, String)> = lines.iter().flat_map(|line| line.pairs().to_vec()).collect();
     for program in programs::missing(&pairs, context).filter(|program| !program.ends_jobs()) {
-        let (what, cause, repair) = program.texts();
-        check.findings.push(finding(Severity::Warning, slurm, what, &cause, repair));
+        let (what, cause, fix) = program.texts();
+        check.findings.push(finding(Severity::Warning, slurm, what, &cause, fix));
     }
     if context.has_controller() {
         check.host(slurm, &lines, context.names);
@@ -84,8 +84,8 @@ struct Check<'a> {
 /// The last value of a key.
 type Value<'a> = dyn Fn(&str) -> Option<&'a str> + 'a;
 
-fn finding(severity: Severity, file: &UserFile, what: impl Display, cause: &str, repair: impl Into<String>) -> Finding {
-    Finding::new(Kind::OwnFiles, severity, format!("{}: {what}", file.path.display()), cause, repair)
+fn finding(severity: Severity, file: &UserFile, what: impl Display, cause: &str, fix: impl Into<String>) -> Finding {
+    Finding::new(Kind::OwnFiles, severity, format!("{}: {what}", file.path.display()), cause, fix)
 }
 
 /// A finding about the node's line.
@@ -95,11 +95,11 @@ fn node_finding(
     node: &parse::Line,
     what: impl Display,
     cause: &str,
-    repair: impl Into<String>,
+    fix: impl Into<String>,
 ) -> Finding {
     let (path, line) = file.place_read(node.number_in_file());
     let name = node.get("NodeName").unwrap_or_default();
-    Finding::new(Kind::OwnFiles, severity, format!("{}:{line}: {name} has {what}", path.display()), cause, repair)
+    Finding::new(Kind::OwnFiles, severity, format!("{}:{line}: {name} has {what}", path.display()), cause, fix)
 }
 
 /// The keys of a node's sockets, cores and threads, and the number of CPUs that they are together.
@@ -126,15 +126,8 @@ impl Check<'_> {
                 findings.push(finding(Severity::Error, gres, what, cause, "remove one of the lines"));
             } else if !exists(Path::new(file)) {
                 let cause = "slurmd waits about 19 s for the device file, then exits";
-                let repair =
-                    "remove the line, or pass the device to the container; `slurminit detect` lists the devices";
-                findings.push(finding(
-                    Severity::Error,
-                    gres,
-                    format_args!("File={file} does not exist"),
-                    cause,
-                    repair,
-                ));
+                let fix = "remove the line, or pass the device to the container; `slurminit detect` lists the devices";
+                findings.push(finding(Severity::Error, gres, format_args!("File={file} does not exist"), cause, fix));
             }
         }
         if own.gpus.iter().any(|(_, files)| files.is_empty()) && own.auto_detect.is_none() {
@@ -149,8 +142,8 @@ impl Check<'_> {
             let what =
                 format!("{}:{line}: Cores={list}, but this machine has the cores 0 to {}", path.display(), cores - 1);
             let cause = format!("slurmctld refuses core {last}, and the node becomes inval");
-            let repair = "remove Cores=, or write the cores of this machine; `slurminit render` shows them";
-            findings.push(Finding::new(Kind::Gres, Severity::Error, what, cause, repair));
+            let fix = "remove Cores=, or write the cores of this machine; `slurminit render` shows them";
+            findings.push(Finding::new(Kind::Gres, Severity::Error, what, cause, fix));
         }
         let own = own.auto_detect.as_deref().unwrap_or_default().to_ascii_lowercase();
         let Some(vendor) = Vendor::ALL.into_iter().find(|vendor| vendor.traits().slurm.auto_detect == own) else {
@@ -159,22 +152,22 @@ impl Check<'_> {
         let plugin = plugin(vendor);
         if let Some(fault) = auto_detect_fault(vendor, inventory, &plan.nodes.node) {
             let what = format!("AutoDetect={own} will fail here");
-            findings.push(finding(fault.severity, gres, what, &fault.cause, fault.repair));
+            findings.push(finding(fault.severity, gres, what, &fault.cause, fault.fix));
         }
         if !inventory.slurm.has_plugin(&plugin) {
             let cause = "slurmd then finds no GPU, and Slurm drains the node";
-            let repair = "install the plugin, add File= lines for the devices, or remove the file to generate it";
+            let fix = "install the plugin, add File= lines for the devices, or remove the file to generate it";
             let what = format!("AutoDetect needs Slurm's plugin {plugin}, which is not installed");
-            findings.push(finding(Severity::Error, gres, what, cause, repair));
+            findings.push(finding(Severity::Error, gres, what, cause, fix));
         }
     }
 
     fn login(&mut self, slurm: &UserFile, value: &Value<'_>) {
         if login::is_fatal_with(value(login::KEY), self.inventory) {
-            let repair =
+            let fix =
                 format!("add the line {}=0, so that slurmd reads env_cache/USER, written at each start", login::KEY);
             let what = format!("{} is not 0: {}", login::KEY, login::WHAT);
-            self.findings.push(finding(Severity::Warning, slurm, what, login::CAUSE, repair));
+            self.findings.push(finding(Severity::Warning, slurm, what, login::CAUSE, fix));
         }
     }
 
@@ -184,8 +177,8 @@ impl Check<'_> {
         let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);
         if has_gpus && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {
             let cause = "without it Slurm rejects gpu in Gres=";
-            let repair = "add the line GresTypes=gpu before NodeName";
-            let lacks = finding(Severity::Error, slurm, "GresTypes lacks gpu", cause, repair);
+            let fix = "add the line GresTypes=gpu before NodeName";
+            let lacks = finding(Severity::Error, slurm, "GresTypes lacks gpu", cause, fix);
             self.findings.push(Finding { kind: Kind::Gres, ..lacks });
         }
     }
@@ -209,9 +202,9 @@ impl Check<'_> {
         let Some(first) = hosts.first().filter(|_| !hosts.iter().any(|host| names.has(host))) else { return };
         let own = &self.inventory.hostname;
         let cause = "slurmctld exits on a host that is not listed";
-        let repair = format!("write SlurmctldHost={own}, or start the container with --hostname {first}");
+        let fix = format!("write SlurmctldHost={own}, or start the container with --hostname {first}");
         let what = format!("SlurmctldHost={}, but this host is {own}", hosts.join(" and "));
-        self.findings.push(finding(Severity::Error, slurm, what, cause, repair));
+        self.findings.push(finding(Severity::Error, slurm, what, cause, fix));
     }
 
     fn ports(&mut self, slurm: &UserFile, value: &Value<'_>) {
@@ -223,9 +216,9 @@ impl Check<'_> {
             let (own, port) = (plan.port(key), value(key).unwrap_or(default));
             if port != own {
                 let cause = "slurminit checks the daemon at the port of slurminit.toml";
-                let repair = format!("set {name} = {port} in [slurm] of slurminit.toml");
+                let fix = format!("set {name} = {port} in [slurm] of slurminit.toml");
                 let what = format!("{key}={port}, but slurminit.toml has {own}");
-                findings.push(finding(Severity::Error, slurm, what, cause, repair));
+                findings.push(finding(Severity::Error, slurm, what, cause, fix));
             }
         }
     }
@@ -244,8 +237,8 @@ impl Check<'_> {
         if claimed < offered {
             let what = format!("{claimed} GPUs in Gres=, but {offered} are available");
             let cause = "jobs cannot request the others";
-            let repair = format!("write Gres={fitting}");
-            return Some(node_finding(Severity::Warning, slurm, node, what, cause, repair));
+            let fix = format!("write Gres={fitting}");
+            return Some(node_finding(Severity::Warning, slurm, node, what, cause, fix));
         }
         let cause =
             "Slurm drains a node with fewer GPUs than configured (gres/gpu count reported lower than configured)";
@@ -254,11 +247,11 @@ impl Check<'_> {
             Some((gres, _)) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
             None => String::new(),
         };
-        let repair = match fitting.as_str() {
+        let fix = match fitting.as_str() {
             "" => "remove Gres= from the node's line".to_owned(),
             fitting => format!("write Gres={fitting}{more_lines}"),
         };
-        (claimed > offered).then(|| node_finding(Severity::Error, slurm, node, what, cause, repair))
+        (claimed > offered).then(|| node_finding(Severity::Error, slurm, node, what, cause, fix))
     }
 
     /// If both files name types, slurmctld compares the numbers of each (24.11, `_valid_gres_types`).
@@ -318,15 +311,15 @@ impl Check<'_> {
             (Severity::Warning, "the container's memory limit is lower, which causes OOM kills")
         };
         let what = format!("RealMemory={memory}, but only {usable} MiB are available");
-        let repair = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
-        let finding = node_finding(severity, slurm, node, what, cause, repair);
+        let fix = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
+        let finding = node_finding(severity, slurm, node, what, cause, fix);
         findings.push(Finding { kind: Kind::RealMemory, ..finding });
     }
 
     fn cpus(&mut self, slurm: &UserFile, node: &parse::Line, overrides: bool) {
         let Check { plan, inventory, findings } = self;
         let machine = inventory.cpu.sockets.iter().flatten().map(|core| core.len() as u64).sum::<u64>();
-        let repair = match overrides {
+        let fix = match overrides {
             true => "no action if intended".to_owned(),
             false => format!("write CPUs={}, or SlurmdParameters=config_overrides if intended", plan.nodes.node.cpus),
         };
@@ -344,7 +337,7 @@ impl Check<'_> {
             let words =
                 if words.contains('=') { format!("{words} is {count} CPUs") } else { format!("{words}={count}") };
             let what = format!("{words}, but only {machine} are available");
-            node_finding(severity, slurm, node, what, cause, repair)
+            node_finding(severity, slurm, node, what, cause, fix)
         }));
     }
 
@@ -353,11 +346,10 @@ impl Check<'_> {
         let Some(obstacle) = cgroups::obstacle(self.inventory) else { return };
         let plan = &self.plan.cgroup;
         let uses = |key: &str| value(key).filter(|value| value.contains("cgroup"));
-        let (what, repair) = match (uses("ProctrackType").or_else(|| uses("JobAcctGatherType")), value("ProctrackType"))
-        {
+        let (what, fix) = match (uses("ProctrackType").or_else(|| uses("JobAcctGatherType")), value("ProctrackType")) {
             (Some(value), _) => {
-                let repair = format!("write ProctrackType={} and TaskPlugin={}", plan.proctrack, plan.task);
-                (format!("{value} cannot work here"), repair)
+                let fix = format!("write ProctrackType={} and TaskPlugin={}", plan.proctrack, plan.task);
+                (format!("{value} cannot work here"), fix)
             }
             // Slurm's own default is proctrack/cgroup.
             (None, None) => {
@@ -366,7 +358,7 @@ impl Check<'_> {
             }
             (None, Some(_)) => return,
         };
-        self.findings.push(finding(Severity::Error, slurm, what, &obstacle.why, repair));
+        self.findings.push(finding(Severity::Error, slurm, what, &obstacle.why, fix));
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Fatal {
     /// The daemon's reaction.
     pub cause: String,
     /// The fix.
-    pub repair: String,
+    pub fix: String,
 }
 
 /// A key, a plugin, the plugin's files, one of which must be in Slurm's directory, and whether only slurmctld needs them.
@@ -65,7 +65,7 @@ fn missing_include(missing: &MissingInclude) -> Fatal {
         culprit: Some(Culprit::File(path.clone(), *line)),
         what: format!("Include {name}: {why}"),
         cause: "Slurm waits a minute for the file, then its daemons exit".to_owned(),
-        repair: format!("put {name} beside {}, use an absolute path, or remove the line", path.display()),
+        fix: format!("put {name} beside {}, use an absolute path, or remove the line", path.display()),
     }
 }
 
@@ -105,11 +105,11 @@ impl Checks<'_> {
         self.lines.iter().rev().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
     }
 
-    fn fatal(&self, key: &str, what: String, cause: String, repair: String) -> Fatal {
+    fn fatal(&self, key: &str, what: String, cause: String, fix: String) -> Fatal {
         let culprit = self.customized.culprit(self.context.config, key);
         let file = self.customized.get(FileName::SlurmConf).filter(|_| culprit.is_none());
         let what = file.map_or_else(|| what.clone(), |file| format!("{}: {what}", file.path.display()));
-        Fatal { culprit, what, cause, repair }
+        Fatal { culprit, what, cause, fix }
     }
 
     /// Checks that the user's slurm.conf has this node, unless the operator configured slurmd's command.
@@ -123,21 +123,21 @@ impl Checks<'_> {
         let file = self.customized.get(FileName::SlurmConf)?;
         let nodes = super::own_node::nodes(&file.lines());
         let first = nodes.iter().find_map(|node| model::hostlist::expand(node.get("NodeName")?).into_iter().next());
-        let (what, repair) = match first {
+        let (what, fix) = match first {
             Some(first) => {
                 let what = format!("no NodeName line matches this host, {}", names.hostname);
-                let repair = format!(
+                let fix = format!(
                     "start the container with --hostname {first} or SLURMINIT_NODE_NAME={first}, or add NodeName={}",
                     names.hostname
                 );
-                (what, repair)
+                (what, fix)
             }
             None => ("no NodeName line".to_owned(), format!("add NodeName={}", names.hostname)),
         };
         let cause = "slurmd cannot determine its node name, and exits".to_owned();
         let culprit =
             self.customized.culprit(config, "NodeName").unwrap_or_else(|| Culprit::File(file.path.clone(), 1));
-        Some(Fatal { culprit: Some(culprit), what, cause, repair })
+        Some(Fatal { culprit: Some(culprit), what, cause, fix })
     }
 
     /// Checks for settings that need unusable cgroups.
@@ -183,7 +183,7 @@ impl Checks<'_> {
             "TaskPlugin" => own.task,
             _ => "jobacct_gather/linux",
         };
-        let repair = match is_disabled && own.is_used() {
+        let fix = match is_disabled && own.is_used() {
             true => format!("write {key}={usable}, or remove CgroupPlugin=disabled from cgroup.conf"),
             false => format!("write {key}={usable}"),
         };
@@ -191,7 +191,7 @@ impl Checks<'_> {
             Some(value) => format!("{key}={value} cannot work here"),
             None => format!("{key} is not set (Slurm's default is proctrack/cgroup)"),
         };
-        Some(self.fatal(key, what, cause, repair))
+        Some(self.fatal(key, what, cause, fix))
     }
 
     /// The keys of the cgroup.conf that Slurm reads.
@@ -221,8 +221,8 @@ impl Checks<'_> {
         let file: PathBuf = directory.join(files.first()?);
         let what = format!("{key}={plugin} requires the file {}, which is missing", file.display());
         let cause = "Slurm's daemons or commands wait for the file, or exit without it".to_owned();
-        let repair = format!("mount the file there, or remove {key}");
-        Some(self.fatal(key, what, cause, repair))
+        let fix = format!("mount the file there, or remove {key}");
+        Some(self.fatal(key, what, cause, fix))
     }
 
     /// Checks for plugins that are not installed. Of kinds that the inventory does not list, none is checked.
@@ -239,8 +239,8 @@ impl Checks<'_> {
             let what =
                 format!("{key}={missing}: Slurm's plugin {} is not installed, or cannot be loaded here", file(missing));
             let cause = "the daemons start without it, and every job fails".to_owned();
-            let repair = format!("remove {key}, or write one of: {}", others.join(", "));
-            Some(self.fatal(key, what, cause, repair))
+            let fix = format!("remove {key}, or write one of: {}", others.join(", "));
+            Some(self.fatal(key, what, cause, fix))
         })
     }
 
@@ -249,8 +249,8 @@ impl Checks<'_> {
         programs::missing(&self.lines, self.context).find(|program| program.ends_jobs()).and_then(|program| {
             // Programs of slurminit are written after this check.
             self.customized.culprit(self.context.config, program.key())?;
-            let (what, cause, repair) = program.texts();
-            Some(self.fatal(program.key(), what, cause, repair))
+            let (what, cause, fix) = program.texts();
+            Some(self.fatal(program.key(), what, cause, fix))
         })
     }
 

@@ -101,8 +101,8 @@ pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec
                 Ok(files) => offers.push(Offer { gpu, instance, files }),
                 Err(why) => {
                     left_out(&name, &why, reasons);
-                    let repair = "run `slurminit detect` to list all GPUs and their device files";
-                    reasons.warn(Kind::GpuLeftOut, format!("{name} is not available to jobs"), why, repair);
+                    let fix = "run `slurminit detect` to list all GPUs and their device files";
+                    reasons.warn(Kind::GpuLeftOut, format!("{name} is not available to jobs"), why, fix);
                 }
             }
         }
@@ -114,10 +114,10 @@ pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec
 }
 
 fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted: usize) -> Finding {
-    let (cause, repair) = obstacle.cause_and_repair(vendor);
+    let (cause, fix) = obstacle.cause_and_fix(vendor);
     let severity = if obstacle == Obstacle::NotGiven { Severity::Warning } else { Severity::Info };
     let what = format!("excluded GPUs (of {counted} that the drivers list): {}", gpus.join("; "));
-    Finding::new(Kind::GpuLeftOut, severity, what, cause, repair)
+    Finding::new(Kind::GpuLeftOut, severity, what, cause, fix)
 }
 
 /// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has reported why others are

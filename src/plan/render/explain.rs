@@ -12,10 +12,10 @@ pub fn explain(decisions: &[Decision], findings: &[Finding]) -> String {
     for Decision { what, why } in decisions {
         let _ = writeln!(text, "{}\n    {}", line(what), line(why));
     }
-    for Finding { severity, what, cause, repair, .. } in findings {
+    for Finding { severity, what, cause, fix, .. } in findings {
         let severity = format!("{severity:?}").to_lowercase();
-        let [what, cause, repair] = [what, cause, repair].map(|words| line(words));
-        let _ = writeln!(text, "{severity}: {what}\n    cause: {cause}\n    fix: {repair}");
+        let [what, cause, fix] = [what, cause, fix].map(|words| line(words));
+        let _ = writeln!(text, "{severity}: {what}\n    cause: {cause}\n    fix: {fix}");
     }
     text
 }

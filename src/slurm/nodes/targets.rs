@@ -92,8 +92,8 @@ impl Target {
     pub fn request(&self, node: &ClusterNode) -> Result<GpuRequest, ImpossibleRequest> {
         if !node.accepts_jobs() {
             let response_note = if node.report.responding { "" } else { ", and does not respond to the controller" };
-            let repair = if node.drained { format!("; run `slurminit resume {}`", node.name) } else { String::new() };
-            let why = format!("{} accepts no jobs: it is {}{response_note}{repair}", node.name, node.report);
+            let fix = if node.drained { format!("; run `slurminit resume {}`", node.name) } else { String::new() };
+            let why = format!("{} accepts no jobs: it is {}{response_note}{fix}", node.name, node.report);
             return Err(ImpossibleRequest(why));
         }
         let all: BTreeSet<u32> = node.gpus.iter().map(|gpu| gpu.index).collect();

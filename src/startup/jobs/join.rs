@@ -157,21 +157,22 @@ fn await_record(node: &str, timeout: Option<Duration>) -> anyhow::Result<Option<
     }
 }
 
-/// Why the controller does not respond, and how to repair it.
+/// Why the controller does not respond, and how to fix it.
 fn cause(error: &QueryError) -> String {
     let output = match error {
         QueryError::Failed { output, .. } => output.trim().replace('\n', "; "),
         error => error.to_string(),
     };
-    let repair = REPAIRS.iter().find(|(pattern, _)| output.contains(pattern)).map_or(
-        "see the log of the controller's container (docker logs), and `slurminit doctor` there",
-        |(_, repair)| repair,
-    );
-    format!("{output}; fix: {repair}")
+    let fix =
+        FIXES.iter().find(|(pattern, _)| output.contains(pattern)).map_or(
+            "see the log of the controller's container (docker logs), and `slurminit doctor` there",
+            |(_, fix)| fix,
+        );
+    format!("{output}; fix: {fix}")
 }
 
 /// Slurm's messages for two programs that cannot communicate (24.11, `slurm_errno.c`, `auth_munge.c`), and their fixes.
-const REPAIRS: [(&str, &str); 6] = [
+const FIXES: [(&str, &str); 6] = [
     (
         "Invalid credential",
         "use one munge key in all containers: one secret at /run/secrets/munge.key, or a new token (slurminit join-command)",
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn names_repair_for_unreachable_controller() {
+    fn names_fix_for_unreachable_controller() {
         let cause = |output: &str| cause(&QueryError::Failed { program: "scontrol", output: output.to_owned() });
         assert!(cause("Invalid credential").contains("one munge key"));
         assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));

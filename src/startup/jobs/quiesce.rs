@@ -45,10 +45,7 @@ pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
             running,
             waiting
         ));
-        report::warn(message!(
-            "repair",
-            "to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait"
-        ));
+        report::warn(message!("fix", "to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait"));
     }
 }
 

@@ -134,11 +134,11 @@ fn general_refusal(stderr: &str, directory: &Path, files: &[Text], customized: &
     for file in files {
         what = what.replace(&checked(file.name), &user_path(file.name).display().to_string());
     }
-    let repair = match file_at_fault.and_then(|file| customized.get(file.name)) {
+    let fix = match file_at_fault.and_then(|file| customized.get(file.name)) {
         Some(file) => format!("correct {}", file.path.display()),
         None => "correct the setting in slurminit.toml ([slurm.conf], [[partition]]) or in your own file".to_owned(),
     };
-    Refusal::new(exit_code::CONFIG, format!("Slurm rejects the new files: {what}"), "reported by `slurmd -G`", &repair)
+    Refusal::new(exit_code::CONFIG, format!("Slurm rejects the new files: {what}"), "reported by `slurmd -G`", &fix)
 }
 
 /// The key that a message of Slurm names, if the message names no line.
@@ -155,7 +155,7 @@ mod tests {
     fn message(slurm: &str, files: &[(FileName, &str)]) -> String {
         let files: Vec<_> = files.iter().map(|(name, text)| Text { name: *name, text: (*text).to_owned() }).collect();
         let finding = general_refusal(slurm, Path::new("/run/check"), &files, &Customized::default()).finding;
-        format!("{}; {}", finding.what, finding.repair)
+        format!("{}; {}", finding.what, finding.fix)
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub(super) fn make(
         findings.extend(made.map_err(|error| {
             let culprit = planned.customized.culprit(config, key);
             let (what, _) = locate_fault(sources.config, culprit.as_ref(), &format!("{key}={value}: {error}"));
-            let repair = format!("set {key} to a directory that exists or that root can create, or remove {key}");
-            Refusal::new(exit_code::CONFIG, what, format!("{daemon} exits if it cannot write there"), repair)
+            let fix = format!("set {key} to a directory that exists or that root can create, or remove {key}");
+            Refusal::new(exit_code::CONFIG, what, format!("{daemon} exits if it cannot write there"), fix)
         })?);
     }
     Ok(findings)
@@ -53,11 +53,11 @@ pub(super) fn make(
 fn check_default_state(config: &Config, sources: &Sources<'_>, slurm_conf: &UserFile) -> Result<Finding, Refusal> {
     let directory = DEFAULT_STATE_DIRECTORY;
     let what = format!("{}: StateSaveLocation is not set (Slurm's default is {directory})", slurm_conf.path.display());
-    let repair = format!("add the line StateSaveLocation={}/slurmctld", config.paths.state.display());
+    let fix = format!("add the line StateSaveLocation={}/slurmctld", config.paths.state.display());
     if install::is_usable_by(DaemonName::Slurmctld, config, sources.root, Path::new(directory))? {
         let cause = format!("saved jobs are lost with the container unless {directory} is a volume");
-        return Ok(Finding::warning(Kind::OwnFiles, what, cause, repair));
+        return Ok(Finding::warning(Kind::OwnFiles, what, cause, fix));
     }
     let cause = format!("slurmctld exits: its user cannot write to {directory}");
-    Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
+    Err(Refusal::new(exit_code::CONFIG, what, cause, fix))
 }

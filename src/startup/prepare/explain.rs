@@ -42,8 +42,8 @@ fn no_network(daemon: &str, log_lines: &[&str]) -> Option<Refusal> {
 /// A reload that is rolled back reports its reason even if that refers to no line.
 fn last_line(is_reload: bool, log_lines: &[&str], cause: &str) -> Option<Refusal> {
     let last = log_lines.last().filter(|_| is_reload)?;
-    let repair = "see its log, correct the change and reload again";
-    Some(Refusal::new(exit_code::CONFIG, format!("the daemon's last log line: {last}"), cause, repair))
+    let fix = "see its log, correct the change and reload again";
+    Some(Refusal::new(exit_code::CONFIG, format!("the daemon's last log line: {last}"), cause, fix))
 }
 
 /// The line that Slurm's message refers to, if any.

@@ -47,9 +47,9 @@ pub(super) fn check_no_job_holds_gpus(budget: &Budget) -> Result<(), Refusal> {
 
 const NO_JSON: &str = "install Slurm's plugin serializer_json, or restart the container when no job runs";
 
-fn refusal(what: &str, repair: &str) -> Refusal {
+fn refusal(what: &str, fix: &str) -> Refusal {
     let cause = "Slurm aborts every job with a GPU when the number of GPUs of its node changes";
-    Refusal::new(exit_code::FAILURE, what, cause, repair)
+    Refusal::new(exit_code::FAILURE, what, cause, fix)
 }
 
 /// The IDs of jobs in `squeue --json` that hold GPUs or parts of them; `None` if the answer is malformed. Slurm reports

@@ -38,10 +38,10 @@ fn hindrance(record: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
 
 fn refusal(what: String, node: &str) -> Refusal {
     let cause = "the controller must delete its record of the node first, which requires that no job is there";
-    let repair = format!(
+    let fix = format!(
         "run `slurminit drain {node}`; when its jobs have ended, `slurminit reload` here, and `slurminit resume {node}`"
     );
-    Refusal::new(exit_code::FAILURE, what, cause, repair)
+    Refusal::new(exit_code::FAILURE, what, cause, fix)
 }
 
 #[cfg(test)]

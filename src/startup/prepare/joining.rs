@@ -65,8 +65,8 @@ impl Joining {
 
 fn saved_token(root: &Path) -> Result<Option<Token>, Refusal> {
     let path = Path::new(DIRECTORY).join(TOKEN_FILE);
-    let repair = "create a new one: run `slurminit join-command` in the controller's container";
-    let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "cannot read the token", why, repair);
+    let fix = "create a new one: run `slurminit join-command` in the controller's container";
+    let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "cannot read the token", why, fix);
     let file = match trusted_path::open_file(root, &path) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),

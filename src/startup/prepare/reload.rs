@@ -98,8 +98,8 @@ fn deferred_isolation(config: &Config, inventory: &Inventory) -> Option<Finding>
         && inventory.usable_gpus().next().is_some();
     is_later.then(|| {
         let cause = "jobs may have opened the device files, so a reload does not change them";
-        let repair = "restart the container (docker restart): the start isolates the GPUs";
-        Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, repair)
+        let fix = "restart the container (docker restart): the start isolates the GPUs";
+        Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, fix)
     })
 }
 
@@ -159,9 +159,9 @@ fn check(
 /// Checks that slurmctld can save its jobs, because its successor has only the saved ones.
 fn check_state_disk(state: &Path) -> Result<(), Refusal> {
     state_disk::try_to_save(state).map_err(|error| {
-        let (cause, repair) =
+        let (cause, fix) =
             ("this change restarts slurmctld, which would lose jobs", "follow the message above, then reload again");
-        Refusal::new(exit_code::PREPARE, error, cause, repair)
+        Refusal::new(exit_code::PREPARE, error, cause, fix)
     })
 }
 

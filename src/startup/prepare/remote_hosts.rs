@@ -26,9 +26,9 @@ pub(super) fn check(hosts: &[RemoteHost], limit: Duration) -> Option<Finding> {
     let what = format!("hosts without an address: {}{rest}", listed.collect::<Vec<_>>().join(", "));
     let seconds = SLURMCTLD_TRIES * u64::try_from(missing.len()).unwrap_or(u64::MAX);
     let cause = format!("slurmctld tries each for {SLURMCTLD_TRIES} s, so its start takes at least {seconds} s longer");
-    let repair = "write NodeAddr=ADDRESS in that line, start the container with --add-host NAME:ADDRESS, or remove hosts that this \
+    let fix = "write NodeAddr=ADDRESS in that line, start the container with --add-host NAME:ADDRESS, or remove hosts that this \
                   cluster does not have";
-    Some(Finding::warning(Kind::OwnFiles, what, cause, repair))
+    Some(Finding::warning(Kind::OwnFiles, what, cause, fix))
 }
 
 #[cfg(test)]

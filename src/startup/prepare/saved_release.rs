@@ -67,7 +67,7 @@ fn refusal(state: &Path, installed: SlurmVersion, saved: u8, why: &str) -> Refus
     let what = format!("Slurm {installed} cannot read the saved jobs in {state}, which Slurm {writer} wrote: {why}");
     let cause = "slurmctld would exit, or lose the jobs";
     let discard = "to discard the jobs, remove the state volume";
-    let repair = match (saved > installed.protocol(), SlurmVersion::latest_that_reads(saved)) {
+    let fix = match (saved > installed.protocol(), SlurmVersion::latest_that_reads(saved)) {
         (true, _) => format!(
             "use an image with Slurm {} or newer, or restore the backup from before the upgrade; {discard}",
             release_name(saved)
@@ -77,7 +77,7 @@ fn refusal(state: &Path, installed: SlurmVersion, saved: u8, why: &str) -> Refus
             format!("no supported release reads it: let the jobs end in the image that wrote it; {discard}")
         }
     };
-    Refusal::new(exit_code::CONFIG, what, cause, repair)
+    Refusal::new(exit_code::CONFIG, what, cause, fix)
 }
 
 fn report_upgrade(config: &Config, installed: SlurmVersion, saved: u8) {
@@ -131,7 +131,7 @@ mod tests {
     fn refuses_state_of_newer_release_and_names_release() {
         let refusal = checked((24, 11), &[("job_state", &head(44))]).unwrap_err();
         assert_eq!((refusal.exit_code, refusal.finding.severity), (exit_code::CONFIG, Severity::Error));
-        assert!(refusal.finding.what.contains("25.11") && refusal.finding.repair.contains("25.11 or newer"));
+        assert!(refusal.finding.what.contains("25.11") && refusal.finding.fix.contains("25.11 or newer"));
         // slurmctld died during its first save.
         checked((24, 11), &[("job_state", HEAD), ("node_state", &head(44))]).unwrap_err();
         checked((25, 11), &[("job_state", HEAD), ("node_state", &head(44))]).unwrap();
@@ -141,12 +141,9 @@ mod tests {
     fn refuses_too_old_state_and_names_intermediate_release() {
         let refusal = checked((24, 11), &[("job_state", &head(38))]).unwrap_err();
         assert_eq!(refusal.exit_code, exit_code::CONFIG);
-        assert!(
-            refusal.finding.what.contains("22.05") && refusal.finding.repair.contains("that wrote it"),
-            "{refusal:?}"
-        );
+        assert!(refusal.finding.what.contains("22.05") && refusal.finding.fix.contains("that wrote it"), "{refusal:?}");
         let refusal = checked((25, 11), &[("job_state", &head(40))]).unwrap_err();
-        assert!(refusal.finding.what.contains("23.11") && refusal.finding.repair.contains("24.11"), "{refusal:?}");
-        assert!(checked((26, 5), &[("job_state", &head(41))]).unwrap_err().finding.repair.contains("25.11"));
+        assert!(refusal.finding.what.contains("23.11") && refusal.finding.fix.contains("24.11"), "{refusal:?}");
+        assert!(checked((26, 5), &[("job_state", &head(41))]).unwrap_err().finding.fix.contains("25.11"));
     }
 }

@@ -31,7 +31,7 @@ pub struct StateLock {
     files: Vec<Flock<File>>,
     /// Why a directory is not locked.
     pub warnings: Vec<String>,
-    /// Repairs on the way to the directories.
+    /// Fixes on the way to the directories.
     pub repaired: Vec<RepairedPath>,
 }
 

@@ -1,4 +1,4 @@
-//! Repairs made during a walk.
+//! Fixes made during a walk.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ impl RepairedPath {
     }
 
     /// The remaining action for the operator.
-    pub fn repair(&self) -> &'static str {
+    pub fn fix(&self) -> &'static str {
         match self {
             Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. } => "nothing to do",
             Self::Opened { .. } => "nothing to do; or mount it with this mode: --tmpfs /tmp:mode=1777",

@@ -108,7 +108,7 @@ fn tasks_and_jobs_pull_image_once_for_each_user() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn failed_pull_names_image_registry_and_repair() {
+fn failed_pull_names_image_registry_and_fix() {
     let registries = Registries::serve_with(&["--tmpfs", "/home/carol:size=300m,mode=1777"]);
     let run = |line: &str| registries.run("alice", line);
     let refused = |image: &str, texts: &[&str]| {

@@ -30,7 +30,7 @@ pub(super) fn render(inventory: &Inventory, requirements: &[Requirement], images
         lines.push(String::new());
         lines.push(format!("{severity}: {}", printable::line(&finding.what)));
         lines.push(format!("  cause:  {}", printable::line(&finding.cause)));
-        lines.push(format!("  fix:    {}", printable::line(&finding.repair)));
+        lines.push(format!("  fix:    {}", printable::line(&finding.fix)));
     }
     lines.join("\n") + "\n"
 }
@@ -55,7 +55,7 @@ fn requirement_lines(requirements: &[Requirement]) -> Vec<String> {
     lines
 }
 
-fn unmet_requirement(name: &str, Observation { verdict, seen, cause, repair, .. }: &Observation) -> Vec<String> {
+fn unmet_requirement(name: &str, Observation { verdict, seen, cause, fix, .. }: &Observation) -> Vec<String> {
     let verdict = match verdict {
         Verdict::Ok => "ok",
         Verdict::Note => "note",
@@ -65,8 +65,8 @@ fn unmet_requirement(name: &str, Observation { verdict, seen, cause, repair, .. 
     };
     let first = format!("{verdict:<7}  {name:<12}  {}", printable::line(seen));
     let cause = cause.as_ref().map(|cause| format!("  cause:  {}", printable::line(cause)));
-    let repair = repair.as_ref().map(|repair| format!("  fix:    {}", printable::line(repair)));
-    std::iter::once(first).chain(cause).chain(repair).collect()
+    let fix = fix.as_ref().map(|fix| format!("  fix:    {}", printable::line(fix)));
+    std::iter::once(first).chain(cause).chain(fix).collect()
 }
 
 const HEADER: [&str; 9] = ["GPU", "DEVICE", "MODEL", "MEMORY", "COMPUTE", "PCI", "NUMA", "CPUS", "ACCESS"];
@@ -239,7 +239,7 @@ mod tests {
                 verdict,
                 seen: seen.to_owned(),
                 cause: why.map(str::to_owned),
-                repair: why.map(str::to_owned),
+                fix: why.map(str::to_owned),
                 is_usual: false,
             },
         };

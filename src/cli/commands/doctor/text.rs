@@ -28,10 +28,10 @@ pub(super) fn text(place: &str, examined: &[ExaminedEntry], is_brief: bool) -> S
 }
 
 fn format_observation(observation: &Observation) -> String {
-    let Observation { verdict, seen, cause, repair, .. } = observation;
+    let Observation { verdict, seen, cause, fix, .. } = observation;
     let label = if *verdict == Verdict::CouldNotLook { "unknown:" } else { "seen:" };
     let mut text = format!("      {label:<10} {}\n", printable::line(seen));
-    let details = [("cause:", cause), ("fix:", repair)];
+    let details = [("cause:", cause), ("fix:", fix)];
     for (label, detail) in details.into_iter().filter_map(|(label, detail)| Some((label, detail.as_ref()?))) {
         let _ = writeln!(text, "      {label:<10} {}", printable::line(detail));
     }

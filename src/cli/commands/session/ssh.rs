@@ -102,8 +102,8 @@ fn authorized_keys(configuration: &Configuration) -> anyhow::Result<String> {
             Err(error) => return Err(error).context(file.display().to_string()),
         }
     }
-    let repair = "add ssh_keys to the [[user]] in slurminit.toml, or a key to ~/.ssh/authorized_keys";
-    anyhow::ensure!(text.contains(|c: char| c.is_ascii_alphanumeric()), "{} has no public key: {repair}", user.name);
+    let fix = "add ssh_keys to the [[user]] in slurminit.toml, or a key to ~/.ssh/authorized_keys";
+    anyhow::ensure!(text.contains(|c: char| c.is_ascii_alphanumeric()), "{} has no public key: {fix}", user.name);
     Ok(text)
 }
 

@@ -10,7 +10,7 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
         let availability = if gpu.is_out { "; jobs do not get it" } else { "" };
         let fault = |fault: &faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
-            wrap(&format!("{name}: {}, since {since}{availability}; fix: {}", fault.what, fault.repair), "  ")
+            wrap(&format!("{name}: {}, since {since}{availability}; fix: {}", fault.what, fault.fix), "  ")
         };
         let faults: String = gpu.faults.iter().map(fault).collect();
         let state = match gpu.release {
@@ -35,7 +35,7 @@ mod tests {
     use faults::sample::Identity;
 
     #[test]
-    fn shows_age_and_repair_of_faults_only() {
+    fn shows_age_and_fix_of_faults_only() {
         let age = |ms: u64| format!("{}s", ms / 1000);
         assert_eq!(faults(&Report { gpus: vec![GpuReport::default()], ..Report::default() }, 9, age), "");
         let fault = OpenFault {
@@ -43,7 +43,7 @@ mod tests {
             policy: Policy::Drain,
             since: 5,
             what: "the driver has lost it".to_owned(),
-            repair: "reboot the host".to_owned(),
+            fix: "reboot the host".to_owned(),
         };
         let gpu = GpuReport {
             identity: Identity { index: 3, file: Some("/dev/nvidia3".to_owned()), ..Identity::default() },

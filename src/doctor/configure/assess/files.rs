@@ -1,6 +1,6 @@
 //! GPUs that are passed by their device files: hardware, files, groups, trial.
 
-use super::Repairs;
+use super::Fixes;
 use crate::configure::choice::{GpuId, index_range, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{PassMethod, Trial};
@@ -49,8 +49,8 @@ impl HostGpus for FileGpus {
         groups(self).into_iter().chain(rootless).collect()
     }
 
-    fn repairs(&self, _: &Situation) -> Repairs {
-        Repairs {
+    fn fixes(&self, _: &Situation) -> Fixes {
+        Fixes {
             tool: self.vendor.traits().mismatch.tool,
             toolkit: format!("rebuild the image with --build-arg GPU_TYPE={}", self.vendor),
             device: self.files.missing,
@@ -75,10 +75,10 @@ fn incomplete(gpus: &FileGpus) -> Observations {
         Some(path) if gpus.shared.is_none() => format!("{path} is missing"),
         _ => "the render node of the GPU in /dev/dri is missing".to_owned(),
     };
-    let (cause, repair) = gpus.files.incomplete;
+    let (cause, fix) = gpus.files.incomplete;
     let maker = gpus.vendor.traits().maker;
     let article = if maker.starts_with(['A', 'I']) { "an" } else { "a" };
-    Observations::warn(format!("{article} {maker} GPU is not used: {missing}"), cause, repair)
+    Observations::warn(format!("{article} {maker} GPU is not used: {missing}"), cause, fix)
 }
 
 /// The groups that own the device files.

@@ -1,7 +1,7 @@
 //! NVIDIA: hardware, driver, toolkit, trial.
 
 use super::{Nvidia, Smi, Toolkit};
-use crate::configure::assess::Repairs;
+use crate::configure::assess::Fixes;
 use crate::configure::choice::{GpuId, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{PassMethod, Trial};
@@ -51,7 +51,7 @@ impl HostGpus for Nvidia {
 
     fn hardware(&self, situation: &Situation) -> Vec<Observations> {
         if let Smi::Fails(message) = &self.smi {
-            let (cause, repair) = if message.contains("version mismatch") {
+            let (cause, fix) = if message.contains("version mismatch") {
                 ("the driver was updated and the old kernel module is still loaded", "reboot the host")
             } else {
                 (
@@ -59,7 +59,7 @@ impl HostGpus for Nvidia {
                     "see dmesg | grep -i -e nvrm -e xid; re-install the driver, or reboot the host",
                 )
             };
-            return vec![Observations::fail(format!("nvidia-smi fails: {message}"), cause, repair)];
+            return vec![Observations::fail(format!("nvidia-smi fails: {message}"), cause, fix)];
         }
         if self.gpus.is_empty() {
             return vec![no_driver(self, situation)];
@@ -96,8 +96,8 @@ impl HostGpus for Nvidia {
         std::iter::once(toolkit(self, situation)).chain(cgroups(self, situation)).collect()
     }
 
-    fn repairs(&self, situation: &Situation) -> Repairs {
-        Repairs {
+    fn fixes(&self, situation: &Situation) -> Fixes {
+        Fixes {
             tool: Vendor::Nvidia.traits().mismatch.tool,
             toolkit: REGISTER.to_owned(),
             device: "create /dev/nvidia* with nvidia-modprobe -u -c 0; check that Docker's engine runs on this host (docker context ls)",
@@ -228,7 +228,7 @@ fn missing_toolkit() -> Observations {
 }
 
 fn unregistered_toolkit(engine: &Engine) -> Observations {
-    let repair = match engine.info() {
+    let fix = match engine.info() {
         Some(info) if info.is_rootless => {
             "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json; systemctl --user restart docker"
         }
@@ -237,7 +237,7 @@ fn unregistered_toolkit(engine: &Engine) -> Observations {
     Observations::fail(
         "the container toolkit is installed but not registered with Docker",
         "the runtime `nvidia` is not in Docker's configuration",
-        repair,
+        fix,
     )
 }
 

@@ -252,7 +252,7 @@ fn reports_flapping_fault_once_a_minute() {
 
 /// A reset does not repair a GPU whose host must be rebooted.
 #[test]
-fn recovery_action_decides_the_repair_and_replaces_the_former_action() {
+fn recovery_action_decides_the_fix_and_replaces_the_former_action() {
     let action = |action| {
         let readings = Readings { recovery_action: Some(action), ..Readings::default() };
         [(0, GpuSample { readings, ..GpuSample::default() })]
@@ -264,7 +264,7 @@ fn recovery_action_decides_the_repair_and_replaces_the_former_action() {
     assert_eq!(cluster.faults(0), [FaultKind::Xid(48), FaultKind::RecoveryAction(2)]);
     let report = cluster.health.report(ProcessId::default()).gpus[0].clone();
     for fault in &report.faults {
-        assert!(fault.repair.starts_with("reboot the host"), "{fault:?}");
+        assert!(fault.fix.starts_with("reboot the host"), "{fault:?}");
     }
     assert_eq!(report.counts.len(), 3, "{:?}", report.counts);
 }

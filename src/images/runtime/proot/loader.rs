@@ -28,8 +28,8 @@ const CLASSES: [(u8, &str, (usize, usize), usize); 2] =
 /// Why PRoot cannot use its directory of temporary files.
 pub(super) fn check_directory() -> Result<(), String> {
     let refused = |error: nix::Error| {
-        let repair = "--tmpfs /tmp:mode=1777, with free space";
-        format!("a job's user cannot create a directory in {TEMPORARY}: {}; fix: {repair}", error.desc())
+        let fix = "--tmpfs /tmp:mode=1777, with free space";
+        format!("a job's user cannot create a directory in {TEMPORARY}: {}; fix: {fix}", error.desc())
     };
     let directory = mkdtemp(&Path::new(TEMPORARY).join("slurminit-XXXXXX")).map_err(refused)?;
     let _ = fs::remove_dir(directory);

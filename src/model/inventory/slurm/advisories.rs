@@ -102,12 +102,12 @@ impl SlurmInstall {
         let what = format!("Slurm {installed} has known security holes: {}", holes.join(", "));
         let cause = format!("fixed on {} in {}", latest.published, fix.version());
         let rebuild = "build the image again, with --pull --no-cache (docs/security.md)";
-        let repair = match (self.package.is_some(), RELEASES.iter().rev().find(|release| release.version == version)) {
+        let fix = match (self.package.is_some(), RELEASES.iter().rev().find(|release| release.version == version)) {
             (true, _) => rebuild.to_owned(),
             (false, Some(release)) if release.source.is_some() => format!("{rebuild} and {}", release.argument()),
             (false, _) => format!("{rebuild} and {}", RELEASES[RELEASES.len() - 1].argument()),
         };
-        Some(Finding::warning(Kind::SlurmSecurity, what, cause, repair))
+        Some(Finding::warning(Kind::SlurmSecurity, what, cause, fix))
     }
 }
 
@@ -178,8 +178,8 @@ mod tests {
             let finding = slurm.security_finding().unwrap();
             assert_eq!(finding.kind, Kind::SlurmSecurity);
             assert!(finding.cause.contains(fixed), "{finding:?}");
-            assert!(finding.repair.contains("--pull --no-cache"), "{finding:?}");
-            let builds = finding.repair.contains("SLURM_VERSION");
+            assert!(finding.fix.contains("--pull --no-cache"), "{finding:?}");
+            let builds = finding.fix.contains("SLURM_VERSION");
             assert_eq!(builds, slurm.package.is_none(), "{finding:?}");
         }
         assert_eq!(slurm(26, 5, 3, None).advisories().count(), 2);

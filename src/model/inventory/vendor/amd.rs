@@ -1,6 +1,6 @@
 //! AMD.
 
-use super::{Files, MismatchWords, ObstacleWords, RepairTools, Runtime, Slurm, Traits};
+use super::{Files, FixTools, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "amd",
@@ -70,7 +70,7 @@ pub(super) const TRAITS: Traits = Traits {
                reboot the host",
         hang: "check amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host",
     },
-    repair: RepairTools {
+    fix: FixTools {
         reset: |gpu| format!("amd-smi reset --gpureset --gpu {gpu}"),
         other_work: "",
         processes: "amd-smi process",

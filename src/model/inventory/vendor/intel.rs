@@ -1,6 +1,6 @@
 //! Intel.
 
-use super::{Files, MismatchWords, ObstacleWords, RepairTools, Runtime, Slurm, Traits};
+use super::{Files, FixTools, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "intel",
@@ -63,7 +63,7 @@ pub(super) const TRAITS: Traits = Traits {
         lost: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
         hang: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
     },
-    repair: RepairTools {
+    fix: FixTools {
         reset: |gpu| format!("xpu-smi config --device {gpu} --reset"),
         other_work: "",
         processes: "xpu-smi ps",

@@ -1,6 +1,6 @@
 //! NVIDIA.
 
-use super::{MismatchWords, ObstacleWords, RepairTools, Runtime, Slurm, Source, Traits};
+use super::{FixTools, MismatchWords, ObstacleWords, Runtime, Slurm, Source, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "nvidia",
@@ -56,7 +56,7 @@ pub(super) const TRAITS: Traits = Traits {
         lost: "check Xid messages on the host (dmesg | grep -i xid); reset the GPU there (nvidia-smi -r), or reboot the host",
         hang: "check NVRM and Xid messages on the host (dmesg); reboot the host",
     },
-    repair: RepairTools {
+    fix: FixTools {
         reset: |gpu| format!("nvidia-smi --gpu-reset -i {gpu}"),
         other_work: ", or a change of its MIG mode",
         processes: "nvidia-smi",

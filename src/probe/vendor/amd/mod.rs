@@ -221,7 +221,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
         ));
     }
     if !topology.hidden.is_empty() {
-        let repair = match has_kfd {
+        let fix = match has_kfd {
             true => "to use them, pass their render nodes: --device /dev/dri, or --device /dev/dri/renderDN for each",
             false => "to use them, start it with --device /dev/kfd --device /dev/dri",
         };
@@ -229,7 +229,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             Kind::AmdDevices,
             format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden.len()),
             "the container's device rules deny their render nodes",
-            repair,
+            fix,
         ));
     }
     findings

@@ -167,13 +167,13 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
         ));
     }
     let mut reasons = Vec::new();
-    let mut repairs = BTreeSet::new();
+    let mut fixes = BTreeSet::new();
     for instance in instances {
         if let Access::Unusable { reason, obstacle } = &instance.access {
             reasons.push(reason.clone());
-            repairs.insert(match obstacle {
+            fixes.insert(match obstacle {
                 Obstacle::NotGiven | Obstacle::UnknownFile => PASS_INSTANCES,
-                _ => obstacle.cause_and_repair(Vendor::Nvidia).1,
+                _ => obstacle.cause_and_fix(Vendor::Nvidia).1,
             });
         }
     }
@@ -182,7 +182,7 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
             Kind::Mig,
             format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
             reasons.join("; "),
-            repairs.into_iter().collect::<Vec<_>>().join("; "),
+            fixes.into_iter().collect::<Vec<_>>().join("; "),
         )
     })
 }

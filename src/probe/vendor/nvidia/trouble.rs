@@ -6,7 +6,7 @@ use super::request::Request;
 use model::inventory::{Finding, Kind, Severity};
 use sys::sandbox::SandboxError;
 
-/// The finding about a failed NVML, with consequence and repair. `gpus` is the number of GPUs found without it;
+/// The finding about a failed NVML, with consequence and fix. `gpus` is the number of GPUs found without it;
 /// `is_stuck` means that not even the device files answered.
 pub(super) fn finding(why: &NvmlProbeError, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
     let consequence = match gpus {
@@ -14,7 +14,7 @@ pub(super) fn finding(why: &NvmlProbeError, request: &Request, gpus: usize, is_s
         0 => "no NVIDIA GPU is visible without it",
         _ => "the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks",
     };
-    let (cause, repair) = match (why, request.utility()) {
+    let (cause, fix) = match (why, request.utility()) {
         (NvmlProbeError::Nvml(NvmlFailure::LibraryMissing(_)), Some(false)) => NO_UTILITY,
         (NvmlProbeError::Nvml(NvmlFailure::LibraryMissing(_)), Some(true)) => NO_RUNTIME,
         (NvmlProbeError::Nvml(failure), _) => explain_nvml_failure(failure),
@@ -22,7 +22,7 @@ pub(super) fn finding(why: &NvmlProbeError, request: &Request, gpus: usize, is_s
     };
     let severity = if is_stuck { Severity::Error } else { Severity::Warning };
     let what = format!("NVIDIA's management library (NVML) failed: {why}; {consequence}");
-    Finding::new(kind(why), severity, what, cause, repair)
+    Finding::new(kind(why), severity, what, cause, fix)
 }
 
 fn kind(why: &NvmlProbeError) -> Kind {

@@ -30,7 +30,7 @@ impl Dir {
             WalkMode::Anywhere { .. } => Ok(true),
             _ if !is_ours(uid) => Err(self.foreign()),
             _ if mode & STICKY != 0 => Ok(true),
-            WalkMode::Repair(repaired) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
+            WalkMode::Fix(repaired) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
                 repaired.push(RepairedPath::Closed { path: self.path.clone(), mode });
                 // Others may have created the existing entries.
                 Ok(true)

@@ -6,7 +6,7 @@ use std::fs;
 use doctor::PARTS;
 
 /// How the fix of an entry is tested.
-enum Repair {
+enum Fix {
     /// By a test with the real daemons: its file below `tests/image`, and its name.
     Tested(&'static str, &'static str),
     /// The fix changes the host: its driver, kernel, engine, clock, firewall or another machine.
@@ -18,9 +18,9 @@ enum Repair {
     /// The fix names commands that show more, and refers to their output or to another entry.
     Shows,
 }
-use Repair::{NeedsGpu, OfHost, OfUser, Shows, Tested};
+use Fix::{NeedsGpu, OfHost, OfUser, Shows, Tested};
 
-const REPAIRS: &[(&str, Repair)] = &[
+const FIXES: &[(&str, Fix)] = &[
     ("platform", OfHost),
     ("engine", OfHost),
     ("compose", OfHost),
@@ -51,12 +51,12 @@ const REPAIRS: &[(&str, Repair)] = &[
     ("nvidia-variables", NeedsGpu),
     ("virtual-gpu", NeedsGpu),
     ("gpu-share", OfUser),
-    ("shared-memory", Tested("repairs.rs", "printed_options_of_docker_run_end_their_fault")),
+    ("shared-memory", Tested("fixes.rs", "printed_options_of_docker_run_end_their_fault")),
     // A nested engine may not raise this limit.
     ("locked-memory", OfHost),
     ("container-images", OfHost),
     ("peer-memory", OfHost),
-    ("stack-limit", Tested("repairs.rs", "printed_options_of_docker_run_end_their_fault")),
+    ("stack-limit", Tested("fixes.rs", "printed_options_of_docker_run_end_their_fault")),
     ("gpu-memory", OfUser),
     ("gpu-processes", NeedsGpu),
     ("gpu-speed", NeedsGpu),
@@ -65,31 +65,31 @@ const REPAIRS: &[(&str, Repair)] = &[
     ("numa", OfHost),
     ("configuration", Shows),
     ("munge", Shows),
-    ("munge-key", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("munge-key", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("munge-peers", OfHost),
     ("clock", OfHost),
-    ("ports", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("ports", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("saved-state", Tested("doctor.rs", "reports_saved_state_of_other_cluster_name")),
-    ("disk", Tested("repairs.rs", "printed_commands_end_their_fault")),
-    ("address", Tested("repairs.rs", "printed_options_of_docker_run_end_their_fault")),
+    ("disk", Tested("fixes.rs", "printed_commands_end_their_fault")),
+    ("address", Tested("fixes.rs", "printed_options_of_docker_run_end_their_fault")),
     // A new container counts from zero.
     ("memory-kills", OfUser),
     ("oom-group", OfHost),
     ("limits", Shows),
     ("proxy", OfUser),
     ("others", Shows),
-    ("exposed-secrets", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("exposed-secrets", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("link-protection", OfHost),
     ("ssh-connections", OfHost),
     ("daemons", Shows),
     ("controller", Shows),
-    ("node", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("node", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("drain", Tested("doctor.rs", "reports_stale_and_manual_drains")),
-    ("gres", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("gres", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("slurm-security", OfUser),
-    ("real-memory", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("real-memory", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("own-files", Shows),
-    ("stale-files", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("stale-files", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("waiting-jobs", Tested("user_files.rs", "configured_name_selects_node_in_slurm_conf")),
     ("lost-jobs", OfUser),
     ("called", OfHost),
@@ -99,10 +99,10 @@ const REPAIRS: &[(&str, Repair)] = &[
 /// A new entry fails here until its fix has a test or a reason. A test that is named must exist and mention the entry.
 pub(crate) fn check() {
     let entries: BTreeSet<&str> = PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id).collect();
-    let listed: BTreeSet<&str> = REPAIRS.iter().map(|(entry, _)| *entry).collect();
-    assert_eq!((&listed, REPAIRS.len()), (&entries, entries.len()), "entries without a row, and rows without an entry");
-    for (entry, repair) in REPAIRS {
-        let Tested(file, test) = repair else { continue };
+    let listed: BTreeSet<&str> = FIXES.iter().map(|(entry, _)| *entry).collect();
+    assert_eq!((&listed, FIXES.len()), (&entries, entries.len()), "entries without a row, and rows without an entry");
+    for (entry, fix) in FIXES {
+        let Tested(file, test) = fix else { continue };
         let text = fs::read_to_string(harness::root().join("tests/image").join(file)).expect("a file of tests");
         let body = text.split_once(&format!("fn {test}(")).map(|(_, rest)| rest.split("\nfn ").next().unwrap_or(rest));
         let body = body.unwrap_or_else(|| panic!("{file} has no {test}"));

@@ -1,4 +1,4 @@
-//! The repairs that doctor prints, carried out in the situation that prints them. `tests/doctor/repairs.rs` lists the others.
+//! The fixes that doctor prints, carried out in the situation that prints them. `tests/doctor/fixes.rs` lists the others.
 
 use crate::answer::Answer;
 use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker};
@@ -6,7 +6,7 @@ use crate::doctor::report;
 
 fn faulty(container: &Container, entry: &str) -> Answer {
     let answer = report(container, "").of(entry);
-    assert!(["warn", "fail", "note"].contains(&answer.verdict.as_str()) && answer.repair.is_some(), "{answer:?}");
+    assert!(["warn", "fail", "note"].contains(&answer.verdict.as_str()) && answer.fix.is_some(), "{answer:?}");
     answer
 }
 
@@ -16,9 +16,9 @@ fn assert_ok(container: &Container, entry: &str) {
     assert_eq!(answer.verdict, "ok", "{answer:?}");
 }
 
-/// The option of `docker run` in a repair: "docker run --shm-size=1g ..., or ...", or with backquotes and a semicolon.
-fn options(repair: &str) -> Vec<String> {
-    let (_, rest) = repair.split_once("docker run ").expect("an option of docker run");
+/// The option of `docker run` in a fix: "docker run --shm-size=1g ..., or ...", or with backquotes and a semicolon.
+fn options(fix: &str) -> Vec<String> {
+    let (_, rest) = fix.split_once("docker run ").expect("an option of docker run");
     let end = rest.find([',', '(', '`']).unwrap_or(rest.len());
     rest[..end].split_whitespace().filter(|word| *word != "...").map(str::to_owned).collect()
 }
@@ -46,9 +46,9 @@ fn printed_options_of_docker_run_end_their_fault() {
         };
         let container = with(&[always.as_slice(), fault.as_slice()].concat());
         container.until("test -e /run/slurminit/status.json");
-        let repair = faulty(&container, entry).repair.unwrap_or_default().replace("NAME:ADDRESS", "box:127.0.0.1");
+        let fix = faulty(&container, entry).fix.unwrap_or_default().replace("NAME:ADDRESS", "box:127.0.0.1");
         drop(container);
-        let container = with(&[always.as_slice(), options(&repair).as_slice()].concat());
+        let container = with(&[always.as_slice(), options(&fix).as_slice()].concat());
         container.until("slurminit health");
         assert_ok(&container, entry);
     });
@@ -77,28 +77,28 @@ fn printed_commands_end_their_fault() {
         assert_ok(&container, entry);
     }
     container.sh("echo '# edited' >>/etc/slurm/slurm.conf");
-    let repair = faulty(&container, "stale-files").repair.unwrap_or_default();
-    assert!(repair.contains("docker compose restart slurm"), "{repair}");
+    let fix = faulty(&container, "stale-files").fix.unwrap_or_default();
+    assert!(fix.contains("docker compose restart slurm"), "{fix}");
     restart(&container);
     assert_ok(&container, "stale-files");
     container.sh("chmod 0444 /etc/munge/munge.key");
-    let repair = faulty(&container, "munge-key").repair.unwrap_or_default();
-    container.sh(repair.split(';').next().unwrap_or_default());
+    let fix = faulty(&container, "munge-key").fix.unwrap_or_default();
+    container.sh(fix.split(';').next().unwrap_or_default());
     assert_ok(&container, "munge-key");
     // "set `controller_port` or `daemon_port` in `[slurm]` of slurminit.toml to a free port"
     let toml = directory(&[("slurminit.toml", "[slurm]\ncontroller_port = 7817\ndaemon_port = 7818\n")]);
     let beside = || Image::new(PLAIN).with(["--network", &format!("container:{}", container.name)]);
     let taken = beside().with(["--env", "SLURMINIT_ON_GIVE_UP=hold"]).start();
     taken.until("slurminit status 2>/dev/null | grep -q \"given up\"");
-    let repair = faulty(&taken, "ports").repair.unwrap_or_default();
-    assert!(repair.contains("`controller_port`"), "{repair}");
+    let fix = faulty(&taken, "ports").fix.unwrap_or_default();
+    assert!(fix.contains("`controller_port`"), "{fix}");
     drop(taken);
     assert_ok(&beside().mount(toml.path(), "/config").serve(), "ports");
     // "mount ... /run/secrets/munge.key ... in place of the variable"
     let key = "a-key-0123456789-0123456789-0123456789-0123456789";
     let exposed = Image::new(PLAIN).with(["--env", &format!("SLURMINIT_MUNGE_KEY={key}")]).serve();
-    let repair = faulty(&exposed, "exposed-secrets").repair.unwrap_or_default();
-    assert!(repair.contains("/run/secrets/munge.key"), "{repair}");
+    let fix = faulty(&exposed, "exposed-secrets").fix.unwrap_or_default();
+    assert!(fix.contains("/run/secrets/munge.key"), "{fix}");
     let secrets = directory(&[("munge.key", key)]);
     assert_ok(&Image::new(PLAIN).mount(secrets.path(), "/run/secrets").serve(), "exposed-secrets");
     // The disk of the state: "free disk space".
