@@ -160,16 +160,36 @@ fn every_page_named_in_code_exists() {
     assert!(wrong.is_empty(), "missing pages:\n{wrong}");
 }
 
+/// Modules of the long tier without a representative: each run has a shorter test of the same subject.
+const COVERED: [(&str, &str, &str); 4] = [
+    ("idle_nodes", "report.rs", "exactly_the_idle_jobs_are_warned_and_then_cancelled"),
+    ("mpi", "images/mpi.rs", "mpi_ranks_in_images_form_one_job"),
+    ("session", "session.rs", "killed_clients_leave_no_job"),
+    ("transfers", "session.rs", "ssh_connections_share_one_job_and_forward_ports_and_files"),
+];
+
 #[test]
-fn every_representative_of_long_tests_exists() {
+fn every_module_of_the_long_tier_is_represented_in_each_run() {
     let folder = root().join("tests/image");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let long = read("long.rs");
+    let modules: BTreeSet<&str> =
+        long.lines().filter_map(|line| line.rsplit_once("mod ")?.1.strip_suffix(';')).collect();
     let mut sources = Vec::new();
     files(&folder, &mut sources);
     let sources: String = sources.into_iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
-    for test in fs::read_to_string(folder.join("representatives")).unwrap().lines() {
-        let name = test.strip_prefix("long::").and_then(|test| Some(test.rsplit_once("::")?.1)).unwrap();
+    let representatives = read("representatives");
+    let mut represented = BTreeSet::new();
+    for test in representatives.lines() {
+        let (module, name) = test.strip_prefix("long::").and_then(|test| test.rsplit_once("::")).unwrap();
         assert!(sources.contains(&format!("fn {name}(")), "{test}");
+        represented.insert(module.split("::").next().unwrap());
     }
+    for (module, file, test) in COVERED {
+        assert!(read(file).contains(&format!("fn {test}(")), "{file}: {test}");
+        assert!(represented.insert(module), "{module} has a representative");
+    }
+    assert_eq!(represented, modules);
 }
 
 #[test]

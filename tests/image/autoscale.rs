@@ -22,25 +22,40 @@ fn compute(cluster: &Cluster, name: &str, gpus: u32, config: &Path) -> Image {
     image.mount(&config.join("slurminit.toml"), "/config/slurminit.toml")
 }
 
+/// Submits a job, and starts the node that slurmctld requests for it.
+fn start_requested_node(cluster: &Cluster, config: &Path) -> Container {
+    let job = cluster.controller.sh("cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap 'hostname; env'");
+    cluster.until("grep -qx \"up burst-1\" /tmp/asked");
+    let node = compute(cluster, "burst-1", 2, config).serve();
+    cluster.until(&format!("scontrol show job {job} | grep -q JobState=COMPLETED"));
+    assert!(cluster.controller.sh(&format!("scontrol show job {job}")).contains("BatchHost=burst-1"));
+    node
+}
+
+/// In each run of docker/test.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_starts_missing_node_which_stops_when_idle() {
+fn job_starts_missing_node() {
     let cluster = cluster();
     let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}"))]);
     // Nodes that are not running are listed, and jobs can request them.
     let nodes = cluster.controller.sh("slurminit nodes");
     assert!(nodes.contains("2 powered_down"), "{nodes}");
-    let job = cluster.controller.sh("cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap 'hostname; env'");
-    cluster.until("grep -qx \"up burst-1\" /tmp/asked");
-    let unlisted = compute(&cluster, "own", 0, config.path()).serve();
-    let node = compute(&cluster, "burst-1", 2, config.path()).serve();
-    let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
-    assert_eq!(sum(&node), sum(&cluster.controller), "{}", node.sh("cat /etc/slurm/slurm.conf"));
-    cluster.until(&format!("scontrol show job {job} | grep -q JobState=COMPLETED"));
-    assert!(cluster.controller.sh(&format!("scontrol show job {job}")).contains("BatchHost=burst-1"));
+    let node = start_requested_node(&cluster, config.path());
     // An interactive job starts immediately and gets its GPUs.
     assert_eq!(cluster.controller.sh("srun -w burst-1 --gres=gpu:2 printenv CUDA_VISIBLE_DEVICES"), "0,1");
     assert_eq!(node.sh("slurminit health --ready"), "ready");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn requested_node_restarts_slurmd_and_stops_when_idle() {
+    let cluster = cluster();
+    let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}"))]);
+    let unlisted = compute(&cluster, "own", 0, config.path()).serve();
+    let node = start_requested_node(&cluster, config.path());
+    let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
+    assert_eq!(sum(&node), sum(&cluster.controller), "{}", node.sh("cat /etc/slurm/slurm.conf"));
     // slurmd can restart on the node without a new boot.
     let running = cluster.submit("-w burst-1 --gres=gpu:1");
     cluster.until(&format!("squeue -h -j {running} -t R | grep -q ."));

@@ -152,10 +152,21 @@ fn serve(config: &Path, slurm: &Volume) -> Container {
     image.volume(slurm, "/var/lib/slurm").serve()
 }
 
+/// In each run of docker/test.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn one_configuration_change_loses_no_job() {
+    change_configuration(1, 6);
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn configuration_change_loses_no_job() {
     let (rounds, seed) = rounds_and_seed(3, 27);
+    change_configuration(rounds, seed);
+}
+
+fn change_configuration(rounds: u64, seed: u64) {
     let mut random = Random::of(seed);
     let files = directory(&[("slurminit.toml", &configuration(&mut random))]);
     let slurm = Volume::new("changes");
