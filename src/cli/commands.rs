@@ -1,4 +1,4 @@
-//! The verbs, one file each: `Args` is its command line, `run` executes it. One that can end with several exit codes returns its code.
+//! The verbs, one file each: `Args` is the verb's command line, and `run` executes the verb. If a verb has several exit codes, `run` returns the code.
 
 mod agent;
 mod as_user;

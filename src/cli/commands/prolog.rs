@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Make the names of the job's nodes resolve
     #[arg(long)]
     names_nodes: bool,
-    /// Resume the stopped processes in the input once it ends; the prolog runs it before it stops processes
+    /// Resume the stopped processes in the input once the input ends; the prolog runs this before it stops processes
     #[arg(long)]
     resume: bool,
 }

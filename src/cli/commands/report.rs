@@ -90,7 +90,8 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     Ok(())
 }
 
-/// The records of this node, and those of the accounting database, which has the other nodes'. Root reads the files, which need no running agent.
+/// The records of this node, and those of the other nodes from the accounting database. Root reads the node's files directly, which works without a
+/// running agent.
 fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<JobRecord>> {
     let is_root = nix::unistd::Uid::effective().is_root();
     let own = match is_root {
@@ -240,7 +241,7 @@ fn energy(wh: Option<f64>) -> String {
     }
 }
 
-/// Hours; those of a job of a second are not rounded to 0.
+/// Formats hours. A job of one second is not rounded to 0.
 #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
 pub(super) fn hours(seconds: u64) -> String {
     match seconds {

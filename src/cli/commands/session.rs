@@ -1,8 +1,7 @@
 //! `slurminit session`: an interactive shell, or logins with SSH, in a job.
 //!
-//! A session is a batch job of the user, whose script is `slurminit session keep`. What is interactive runs as steps beside it
-//! (`srun --overlap`). The job ends when it has had no step for a while, so that a client, a terminal or a login container that is killed leaves no
-//! allocation behind.
+//! A session is a batch job of the user, whose script is `slurminit session keep`. Shells and connections run as steps of the same job (`srun
+//! --overlap`). The job ends when it has had no step for a while, so that a killed client, terminal or login container leaves no allocation behind.
 
 mod client;
 mod job;

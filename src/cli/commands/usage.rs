@@ -34,7 +34,7 @@ struct Usage {
     gpu_seconds: u64,
     /// CPU seconds.
     cpu_seconds: u64,
-    /// The mean use of the GPUs, of the jobs that have a report.
+    /// The mean GPU use, in percent, of the jobs that have a report.
     gpu_use_percent: Option<f64>,
     /// The measured GPU time that was not used.
     wasted_gpu_seconds: u64,

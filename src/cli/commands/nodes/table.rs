@@ -72,7 +72,7 @@ fn rows(node: &ClusterNode) -> Vec<[String; 8]> {
     }
 }
 
-/// The users of parts of a GPU.
+/// The user of a partly allocated GPU, or `several`.
 pub(in crate::commands) fn users(jobs: &[OwnedJob]) -> String {
     match jobs.split_first() {
         Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),

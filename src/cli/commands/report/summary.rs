@@ -322,7 +322,7 @@ mod tests {
         let job = &jobs(&[record.clone()], 0, false)[0];
         assert_eq!((job.is_shared, job.gpu_seconds, job.use_percent, job.peak_memory_mib), (true, 900, None, None));
         assert_eq!((job.energy_wh, job.wasted_gpu_seconds), (None, 0));
-        // Beside a whole GPU, that one is known.
+        // If the job also has a whole GPU, the use of the whole GPU is known.
         let mut whole = record.gpus[0].clone();
         (whole.is_shared, whole.share_ppm, whole.busy) = (false, None, 30 * whole.percent_ms);
         record.gpus.push(whole);
