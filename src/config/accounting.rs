@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Config, DaemonName, Fault};
 use model::value::NodeName;
 
-/// `[accounting]`.
+/// The settings of the table `[accounting]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accounting {

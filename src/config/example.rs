@@ -1,6 +1,6 @@
 //! config/reference.toml as a list of tables and keys with their comments.
 
-/// The file.
+/// The parsed config/reference.toml.
 #[derive(Debug)]
 pub struct Example {
     /// The tables and keys of the example file, in order.
@@ -25,7 +25,7 @@ pub enum Entry {
     },
     /// Consecutive keys that one comment explains.
     Keys {
-        /// In order.
+        /// The keys, in the order of the file.
         keys: Vec<Key>,
         /// The comment.
         doc: String,
@@ -44,7 +44,7 @@ pub struct Key {
 }
 
 impl Example {
-    /// Comments are `# text`, defaults `#key = value`, examples `#:key = value`; `#[table]` and `#:[table]` alike. The line
+    /// Comments are `# text`, defaults `#key = value`, examples `#:key = value`; tables use the same prefixes: `#[table]` and `#:[table]`. The line
     /// `#:schema FILE` is for editors.
     pub fn parse(text: &str) -> Self {
         let mut example = Self { entries: Vec::new(), defaults: String::new(), uncommented: String::new() };

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{Fault, Step};
 
-/// `[memory]`.
+/// The settings of the table `[memory]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {

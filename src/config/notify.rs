@@ -35,7 +35,7 @@ pub enum Event {
     /// A GPU has a fault.
     #[default]
     GpuFault,
-    /// A job with GPUs has ended whose user asked for mail.
+    /// A job with GPUs has ended, and its user had asked for mail.
     JobEnd,
     /// A job was warned or cancelled because it does not use its GPUs.
     IdleJob,

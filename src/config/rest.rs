@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-/// `[rest]`.
+/// The settings of the table `[rest]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rest {

@@ -10,7 +10,7 @@ use super::account::check_unique;
 use super::error::Fault;
 use model::value::{FeatureName, NodeName};
 
-/// `[slurm]`.
+/// The settings of the table `[slurm]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slurm {
@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for SlurmSettings {
     }
 }
 
-/// A key of slurm.conf, which Slurm reads in any case.
+/// A key of slurm.conf. Slurm ignores its case.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SlurmKey(String);
@@ -245,9 +245,9 @@ pub struct Partition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preempt {
-    /// It is requeued, or cancelled if it cannot be.
+    /// The job is requeued, or cancelled if it cannot be requeued.
     Requeue,
-    /// It is cancelled.
+    /// The job is cancelled.
     Cancel,
 }
 
