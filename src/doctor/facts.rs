@@ -125,11 +125,11 @@ pub struct ImageFacts {
 /// Whether and how slurmctld answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// It responds.
+    /// slurmctld responds.
     Responds,
-    /// It rejects the credentials of this container.
+    /// slurmctld rejects the credentials of this container.
     Rejects,
-    /// It does not respond.
+    /// slurmctld does not respond.
     Silent,
 }
 
@@ -173,13 +173,13 @@ pub struct ContainerFacts {
     pub munge: Observed<Credential>,
     /// The result of decoding a credential from another machine.
     pub foreign_credential: Option<Observed<Credential>>,
-    /// After this time, in seconds, slurmd rejects the credential of a step, by its own clock.
+    /// The age in seconds, by slurmd's clock, at which slurmd rejects the credential of a step.
     pub step_credential_lifetime: i64,
     /// Whether this host's name resolves to an address.
     pub has_address: Observed<bool>,
     /// The agent's report about the GPUs.
     pub gpu_health: Observed<Report>,
-    /// Whether jobs in container images can have user namespaces.
+    /// Whether jobs in container images can use user namespaces.
     pub namespaces: Observed<()>,
     /// Whether jobs in container images can run with PRoot.
     pub proot: Observed<()>,
@@ -194,7 +194,7 @@ pub struct ContainerFacts {
 /// The input of the checks at a container's start.
 #[derive(Debug)]
 pub struct StartFacts<'a> {
-    /// The result of detection. Only root makes a start, but each user can run `slurminit doctor`.
+    /// The result of detection. A start always runs as root, but any user can run `slurminit doctor`.
     pub inventory: RootOnly<&'a Inventory>,
     /// The environment variables.
     pub environment: &'a Environment,
@@ -251,7 +251,7 @@ pub struct ContainerSettings {
     pub locked_memory: Option<Limit>,
     /// The limit on stack size.
     pub stack: Option<Limit>,
-    /// The kernel's protections of files in directories that all users can write which are off.
+    /// The disabled kernel settings that protect files in directories that all users can write to.
     pub unprotected: Vec<&'static str>,
     /// The preloaded library of a GPU-sharing scheme, if any.
     pub sharing_library: Option<String>,

@@ -54,8 +54,8 @@ impl Scope {
 
 /// Observes the container, or otherwise the host.
 pub fn facts(scope: &Scope, is_container: bool) -> Facts {
-    // Before the first thread, because detection forks.
-    // In a container, the environment contains the GPU request of the container. A host has none.
+    // Detection forks, so it comes before the first thread. In a container, the environment contains the container's
+    // GPU request. A host has none.
     let mut options = probe::Options::from_environment(scope.root.clone(), scope.deadline);
     // Excluded GPUs do not belong to the cluster.
     if !is_container {

@@ -34,7 +34,7 @@ impl Topic {
         }
     }
 
-    /// Whether the topic concerns the requested GPU type; `None` requests no type.
+    /// Whether the topic applies to the requested GPU type; `None` requests no type.
     fn concerns(self, gpu_type: Option<GpuType>) -> bool {
         match (self, gpu_type) {
             (_, None) | (Self::Docker | Self::NoGpu, _) => true,
@@ -74,7 +74,7 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// Whether a check failed that concerns the requested GPU type; `None` requests no type.
+    /// Whether a check failed that applies to the requested GPU type; `None` requests no type.
     pub fn has_errors(&self, gpu_type: Option<GpuType>) -> bool {
         let concerning = self.sections.iter().filter(|section| section.topic.concerns(gpu_type));
         concerning.flat_map(|section| &section.lines).any(Observations::has_failed)

@@ -66,7 +66,8 @@ pub fn render(container_gpus: &ContainerGpus) -> String {
     text + &files_section(&file_gpus, selection)
 }
 
-/// The devices that a driver of Docker's provides: all, or the selected ones by their names after the prefix.
+/// Reserves the devices of one of Docker's GPU drivers: all, or the selected ones. `prefix` precedes each selected
+/// name.
 fn reservation(driver: &str, all_devices: &str, prefix: &str, selection: &Selection) -> String {
     let devices = match selection {
         Selection::All => all_devices.to_owned(),

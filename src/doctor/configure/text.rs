@@ -116,7 +116,7 @@ pub fn result(container_gpus: &ContainerGpus) -> String {
     format!("\nResult: {outcome}.\n")
 }
 
-/// The next step.
+/// The last line of the report: what the user does next.
 pub fn next_step(is_done: bool, is_dry_run: bool, compose: &str) -> String {
     match (is_done, is_dry_run) {
         (false, _) => "Next: fix the problems above, then run this again.\n".to_owned(),

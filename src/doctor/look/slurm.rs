@@ -42,7 +42,7 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     }
 }
 
-/// The pending jobs; of the first ones also what they wait for.
+/// The pending jobs; the first ones with the reasons why they wait.
 fn waiting_jobs(client: &Client, jobs: Observed<Vec<QueuedJob>>) -> Observed<Vec<QueuedJob>> {
     let mut jobs = jobs?;
     if jobs.is_empty() {
@@ -94,15 +94,15 @@ const MAX_LINE: usize = 200;
 pub(super) fn recently_rejected_peers(ask: Ask<'_>) -> Observed<BTreeSet<String>> {
     let since = output(ask, "date", &["--utc", "--date=5 minutes ago", "+%FT%T"])?;
     let logs = ["slurmctld", "slurmd"].map(|daemon| output(ask, "slurminit", &["logs", daemon, "--lines", "500"]));
-    // Most containers have one of them.
+    // Most containers run only one of the two daemons.
     match logs {
         [Err(why), Err(_)] => Err(why),
         logs => Ok(logs.iter().flatten().flat_map(|lines| rejected_peers(lines, since.trim())).collect()),
     }
 }
 
-/// The hosts whose credentials are rejected in these lines of slurmctld or slurmd, not earlier than `since` (as the log prints times). Such a
-/// line ends in `[[c1.lab]:53456] auth_g_verify: REQUEST_PING has authentication error: Invalid authentication credential`.
+/// The hosts whose credentials slurmctld or slurmd rejects in these lines. Lines older than `since`, in the time format of the log, are ignored. A
+/// matching line ends in `[[c1.lab]:53456] auth_g_verify: REQUEST_PING has authentication error: Invalid authentication credential`.
 fn rejected_peers(lines: &str, since: &str) -> BTreeSet<String> {
     let host = |line: &str| {
         let time = line

@@ -69,7 +69,8 @@ fn hardware(gpus: &FileGpus) -> Observations {
     Observations::ok(format!("{shared}{}", nodes.join(", ")))
 }
 
-/// This is not an error: nearly every processor has an integrated GPU that no runtime supports.
+/// Reports that device files are missing. This is only a warning: nearly every processor has an integrated GPU that no
+/// runtime supports.
 fn incomplete(gpus: &FileGpus) -> Observations {
     let missing = match gpus.files.shared {
         Some(path) if gpus.shared.is_none() => format!("{path} is missing"),

@@ -25,7 +25,7 @@ impl HostGpus for Nvidia {
         self.pci_count > 0 || !self.gpus.is_empty() || self.has_wsl_library
     }
 
-    /// WSL2's device alone can mean NVIDIA.
+    /// On WSL2, the device file can exist without an NVIDIA GPU.
     fn may_be_present(&self) -> bool {
         self.is_present() || self.has_dxg
     }
@@ -41,7 +41,7 @@ impl HostGpus for Nvidia {
             None if id.as_str().starts_with("GPU-") => uuids.len() < self.gpus.len() || uuids.contains(&id.as_str()),
             None => self.mig_ids.is_empty() || self.mig_ids.iter().any(|mig| mig == id.as_str()),
         };
-        // Without a driver nothing is known; the user may be preparing for another host.
+        // Without a driver the GPUs are unknown, and the user may be preparing for another host.
         if is_known || self.gpus.is_empty() { Ok(()) } else { Err(unknown_gpu(id, self.gpus.len())) }
     }
 
