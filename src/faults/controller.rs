@@ -2,8 +2,8 @@
 //!
 //! The inputs are times and samples, the outputs are [`Action`]s.
 //!
-//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a
-//! GPU with a fault is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
+//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a faulty GPU is drained until
+//! its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
 
 mod absent;
 mod gpu;
@@ -33,7 +33,7 @@ const USAGE_QUERY_INTERVAL: u64 = 30_000;
 /// The maximum number of faults in the report.
 const MAX_RECENT: usize = 50;
 
-/// The time.
+/// The current time, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clock {
     /// Monotonic time in milliseconds.
@@ -70,7 +70,7 @@ pub enum Action {
         /// The GPUs.
         without: Vec<LeftOutGpu>,
     },
-    /// Resume the node after our own drain.
+    /// Resume the node after the agent's drain.
     Resume,
     /// Send notifications of a fault.
     Notify(ReportedFault),
@@ -85,7 +85,7 @@ pub struct LeftOutGpu {
     pub reason: String,
 }
 
-/// The state.
+/// The state of the GPUs and of the node, which determines the actions.
 #[derive(Debug)]
 pub struct HealthController {
     policies: Faults,
@@ -105,12 +105,12 @@ pub struct HealthController {
     closed: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
-    /// When slurmctld has certainly saved the resume, in ms; `None` if confirmed.
+    /// When slurmctld will certainly have saved the resume, in ms; `None` if that is confirmed.
     resume_check_due: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     without_jobs: Vec<WithoutJobs>,
-    /// Whether a query for jobs, or a drain, has not been answered yet.
+    /// Whether a query for jobs has not been answered yet; likewise for a drain.
     has_pending_query: bool,
     has_pending_drain: bool,
     has_failed_to_drain: bool,
@@ -198,7 +198,7 @@ impl HealthController {
     /// Applies the sample of a GPU.
     pub fn add_sample(&mut self, now: Clock, key: &Key, sample: GpuSample) {
         self.apply_sample(now, key, sample, None);
-        // A remaining fault keeps the GPU from jobs.
+        // A fault that remains still excludes the GPU from jobs.
         self.returning.remove(key);
     }
 
@@ -286,7 +286,7 @@ impl HealthController {
 
     /// The time of the next action, in ms.
     pub fn next_deadline(&self) -> Option<u64> {
-        // Both of these states wait for Slurm's answer.
+        // Both deadlines lead to a query, so they do not apply while one is pending.
         let checks = self.stage.next_deadline().into_iter().chain(self.next_resume_check());
         let checks = checks.filter(|_| !self.has_pending_query);
         checks.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_deadline)).min()

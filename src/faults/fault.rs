@@ -123,7 +123,7 @@ fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::
 /// The fix of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// The same for every GPU.
+    /// This text, for every GPU.
     Text(&'static str),
     /// A reset of the GPU.
     Reset,
@@ -152,7 +152,7 @@ impl Fix {
     }
 }
 
-/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+/// The description and fix for a value of `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
 fn recovery(action: u32) -> (String, Fix) {
     let (what, fix) = match action {
         1 => ("must be reset", Fix::Reset),

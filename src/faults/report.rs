@@ -33,7 +33,7 @@ pub struct Report {
     /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The same for programs.
+    /// The stage of the agent's work on the node, in a form for programs.
     #[serde(default)]
     pub node_stage: NodeStage,
     /// The GPU use of each user's jobs, as far as slurmctld has confirmed it.
@@ -48,7 +48,7 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeStage {
-    /// Nothing: GPUs with faults are excluded.
+    /// No work is pending: GPUs with faults are excluded.
     #[default]
     Open,
     /// A recovered GPU waits until it can be offered again.
@@ -69,13 +69,13 @@ pub struct GpuReport {
     pub offered: Vec<usize>,
     /// The jobs on the GPU or a part of it.
     pub jobs: Vec<OwnedJob>,
-    /// Since when a job uses it, or no job does.
+    /// When the GPU last changed between free and in use by jobs.
     pub since: u64,
     /// The condition in the last sample.
     pub condition: Condition,
     /// The measurements in the last sample.
     pub readings: Readings,
-    /// The mean utilization in parts of the last hour, in percent, the last one first.
+    /// The mean utilization in each part of the last hour, in percent, the most recent part first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_hour: Vec<Option<u32>>,
     /// The current faults.
@@ -96,7 +96,8 @@ pub struct GpuReport {
 pub enum Release {
     /// Jobs still have the GPU, or slurminit still has its device file open.
     Pending,
-    /// Neither is the case, or only slurminit has it open and the vendor's tools accept that.
+    /// The host's tools can reset the GPU: no job has it, and slurminit has closed it, unless the vendor's tools accept
+    /// an open GPU.
     Done,
     /// The GPU was returned by `slurminit gpu return`, and will be checked.
     Returning,

@@ -9,7 +9,7 @@ use model::inventory::{Condition, Readings};
 
 pub use model::inventory::{Identity, Key};
 
-/// A line.
+/// A line of the watcher's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {

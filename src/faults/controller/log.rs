@@ -170,7 +170,7 @@ impl HealthController {
         self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu, fault = what));
     }
 
-    /// `GPU 3 (/dev/nvidia3, NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
+    /// The GPU's name in messages: `GPU 3 (/dev/nvidia3, NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
     pub(super) fn name(&self, key: &Key) -> String {
         let Some(gpu) = self.gpus.get(key) else { return format!("GPU {key}") };
         let identity = &gpu.identity;

@@ -16,7 +16,7 @@ pub struct GpuUse {
     /// The GPU or MIG instance.
     #[serde(flatten)]
     pub part: Part,
-    /// Whether other jobs could have parts of it (shards, MPS): then the values are of all of them.
+    /// Whether the job has a part of the GPU (shards, MPS). Then other jobs may have used the GPU, too, and the values include their use.
     pub is_shared: bool,
     /// The size of the job's part, in ppm; `None` for a whole GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct GpuUse {
     pub memory: u64,
     /// The highest memory in use, in MiB.
     pub peak_memory_mib: u64,
-    /// The energy in mJ; `None` if the driver measures neither energy nor power, as of a MIG instance.
+    /// The energy in mJ; `None` if the driver measures neither energy nor power, as for a MIG instance.
     pub energy_mj: Option<u64>,
     /// The time in which heat, or the machine's power supply, limited the clocks.
     pub throttled_ms: u64,
@@ -66,7 +66,7 @@ impl GpuUse {
         self.memory.checked_div(self.memory_ms)
     }
 
-    /// Adds the samples from `start` to `until` that are not part of it yet. A gap between samples counts for at most `longest`.
+    /// Adds the samples from `start` to `until` that are not included yet. A gap between samples counts for at most `longest`.
     pub(super) fn add<'a>(
         &mut self,
         samples: impl Iterator<Item = &'a Sample>,
@@ -91,7 +91,7 @@ impl GpuUse {
     pub(super) fn extend(&mut self, start: u64, end: u64, longest: u64) {
         let Some(last) = self.last.take() else { return };
         let rest = end.saturating_sub(last.at.max(start)).min(longest);
-        // The counter's rise is unknown.
+        // The increase of the energy counter is unknown.
         self.count(&Sample { energy_mj: None, errors: 0, ..last }, rest);
     }
 

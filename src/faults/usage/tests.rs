@@ -94,7 +94,7 @@ fn restart_loses_no_sample_that_was_saved() {
         ("REQUEUED", Some(20), 20_000)
     );
     assert_eq!(usage.running(60_000)[0].job.start, 58);
-    // A job that slurmctld no longer has is lost.
+    // A job that slurmctld no longer reports is lost.
     sample(&mut usage, 65, 50);
     let ended = usage.update(70_000, Vec::new());
     assert_eq!((ended[0].job.state.as_str(), ended[0].job.end), ("LOST", Some(65)));

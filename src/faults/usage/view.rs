@@ -26,7 +26,7 @@ impl History {
         self.0.retain(|(part, ..)| *part <= number && part + PARTS > number);
     }
 
-    /// The mean of each part, the last one first; `None` without samples.
+    /// The mean of each part, the most recent part first; `None` without samples.
     pub(super) fn means(&self, now: u64) -> Vec<Option<u32>> {
         let mean = |age: u64| {
             let part = self.0.iter().find(|(part, ..)| part + age == now / PART_MS);
@@ -79,7 +79,7 @@ impl From<&JobRecord> for JobUse {
     }
 }
 
-/// Eight heights for 0 to 100 %, the oldest part first. `means` has the last one first.
+/// Eight heights for 0 to 100 %, the oldest part first. `means` begins with the most recent part.
 pub fn sparkline(means: &[Option<u32>]) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let height = |percent: u32| HEIGHTS[(percent.min(100) * 7).div_ceil(100) as usize];
