@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A validated name: it starts with a letter or digit, and has letters, digits, `.`, `_` and `-`. So a name is never a path, an option or
-/// a hidden file.
+/// A validated name: it starts with a letter or digit, and contains only letters, digits, `.`, `_` and `-`. So a name is never a path, an option or a
+/// hidden file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageName(String);
 
@@ -17,7 +17,7 @@ impl ImageName {
         &self.0
     }
 
-    /// A name that is valid by its construction.
+    /// Wraps a name that is valid by construction.
     pub(crate) fn valid(text: String) -> Self {
         Self(text)
     }

@@ -43,7 +43,7 @@ impl Reference {
         matches!(self.version, Version::Digest(_))
     }
 
-    /// Whether the registry is on this machine. As for Docker, it needs no TLS then.
+    /// Whether the registry is on this machine. Then it needs no TLS, as with Docker.
     pub fn is_local(&self) -> bool {
         let host = match self.registry.strip_prefix('[') {
             Some(rest) => rest.split(']').next(),
@@ -69,8 +69,8 @@ impl Reference {
 impl FromStr for Reference {
     type Err = String;
 
-    /// Parses `[docker://][REGISTRY[:PORT]/]IMAGE[:TAG][@sha256:HEX]`. Without a registry it is Docker Hub's, without a tag `latest`. A tag before a
-    /// digest is ignored, as by docker.
+    /// Parses `[docker://][REGISTRY[:PORT]/]IMAGE[:TAG][@sha256:HEX]`. The default registry is Docker Hub, the default tag `latest`. As in docker, a
+    /// tag before a digest is ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let fault = |what: &str| {
             Err(format!(

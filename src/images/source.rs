@@ -15,7 +15,7 @@ use super::codec::Digest;
 use super::manifest::SavedImage;
 use super::tar::{Archive, Kind};
 
-/// The longest JSON document of an image. An index of all architectures has some KiB.
+/// The longest JSON document of an image. An index of all architectures has a few KiB.
 const MAX_DOCUMENT: u64 = 4 << 20;
 /// The maximum number of members in the archive of an image: a few for each layer.
 const MAX_MEMBERS: usize = 10_000;
@@ -36,7 +36,7 @@ pub(crate) enum ArchiveEntry {
         offset: u64,
         size: u64,
     },
-    /// Another name: layers that are equal are links in a docker save.
+    /// Another name of a file: in a docker save, equal layers are links.
     Link(Vec<u8>),
 }
 
@@ -63,7 +63,7 @@ impl ImageFiles {
         self.open(name).is_ok()
     }
 
-    /// Opens a file by its name, which is relative.
+    /// Opens a file by its relative name.
     pub(crate) fn open(&self, name: &str) -> Result<Box<dyn Read>, ImageError> {
         let missing = || ImageError::Malformed(format!("a file is missing: {}", super::tar::lossy(name.as_bytes())));
         match self {
@@ -151,7 +151,7 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     members(file, &|name| is_image_file_name(name) || named.contains(name)).map(Some)
 }
 
-/// The files and links of an archive whose names `accepts` has.
+/// The files and links of an archive whose names satisfy `accepts`.
 fn members(file: &Arc<File>, accepts: &dyn Fn(&[u8]) -> bool) -> Result<ImageFiles, ImageError> {
     let mut members = BTreeMap::new();
     let mut reader = file.try_clone()?;

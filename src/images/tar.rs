@@ -1,7 +1,7 @@
 //! Reads tar archives (POSIX ustar, pax and GNU) one member at a time.
 //!
-//! Archives are untrusted. A member's name, its attributes and everything else that is kept in memory have fixed limits, and a size is
-//! only ever a number of bytes still to be read. No member is written here.
+//! Archives are untrusted. Everything that is kept in memory, such as a member's name and attributes, has a fixed limit. A size is only used as the
+//! number of bytes still to be read. This module writes no member.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
@@ -11,7 +11,7 @@ use super::ImageError;
 const BLOCK: usize = 512;
 /// The maximum length of a path or link target: PATH_MAX of Linux.
 const MAX_PATH: u64 = 4096;
-/// The maximum length of a block of pax attributes. They hold paths, times and extended attributes.
+/// The maximum length of a block of pax attributes, which contains paths, times and extended attributes.
 const MAX_PAX: u64 = 1 << 20;
 /// The maximum number of consecutive headers that describe the next member.
 const MAX_PREFIXES: u32 = 8;
@@ -125,7 +125,7 @@ impl<R: Read> Archive<R> {
             return Err(malformed("a member has an invalid name"));
         }
         let kind = match kind {
-            // Version 7 has no type of directories.
+            // The format of Unix version 7 has no type for directories.
             0 | b'0' | b'7' if path.ends_with(b"/") => Kind::Directory,
             0 | b'0' | b'7' => Kind::File,
             b'1' => Kind::Hardlink,
@@ -152,7 +152,7 @@ impl<R: Read> Archive<R> {
         let left = left.ok_or_else(|| malformed("a member's size is too large"))?;
         let skipped = if left == 0 { 0 } else { (self.skip)(&mut self.reader, left)? };
         self.position += skipped;
-        // umoci does not fill the last block either.
+        // umoci does not pad the last block either.
         let needed = if self.may_have_no_end { self.unread_content } else { left };
         if skipped < needed {
             return Err(malformed("the archive is truncated"));

@@ -59,7 +59,7 @@ struct Mount {
 }
 
 impl Bundle {
-    /// Finds the image of a step: `docker://...` in a registry, a path (as in Slurm, a value with a `/`), or a name.
+    /// Finds the image of a step: `docker://...` for a registry, a path (as in Slurm, a value with a `/`), or a name.
     pub(super) fn find(value: &OsStr, stores: &[Store], puller: impl FnOnce() -> Puller) -> Result<Self, RuntimeError> {
         if let Some(text) = value.to_str().filter(|text| text.starts_with(SCHEME)) {
             let reference = text.parse::<Reference>();
@@ -104,7 +104,7 @@ impl Bundle {
         Self { root: store.rootfs(name), environment: record.environment, ..Self::default() }
     }
 
-    /// An OCI bundle; a directory of an image; or a file tree.
+    /// Opens an OCI bundle, a directory of an image, or a file tree.
     fn at(path: &Path) -> Result<Self, RuntimeError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let metadata = fs::metadata(&path).and_then(|metadata| match metadata.is_dir() {
@@ -129,7 +129,7 @@ impl Bundle {
     /// Parses the config.json of the bundle at `path`.
     ///
     /// # Errors
-    /// It is not valid.
+    /// The text is not valid.
     pub fn parse(text: &[u8], path: &Path) -> serde_json::Result<Self> {
         let parsed: Configuration = serde_json::from_slice(text)?;
         let has =
@@ -149,7 +149,8 @@ impl Bundle {
     }
 }
 
-/// A user who names a path runs what is there, as with any program. Root does so only if no other user can change it.
+/// Fails if this is root and another user could change the path. Other users may run whatever is at a path, as with any
+/// program.
 fn require_own_content_of_root(path: &Path) -> Result<(), RuntimeError> {
     if !geteuid().is_root() {
         return Ok(());

@@ -45,7 +45,7 @@ fn missing_cuda(environment: &[String], driver: &str, supported: &str) -> Option
         Some(requirement) => cuda::unmet_condition(requirement, Some(supported), Some(driver))?.to_string(),
         None => {
             let major = |release| cuda::numbers(release)?.first().copied();
-            // Within a major release older drivers serve newer programs.
+            // Within a major release, older drivers can run newer programs.
             let (required, newest) = (major(variable("CUDA_VERSION")?)?, major(supported)?);
             (required > newest).then(|| format!("CUDA {required}"))?
         }

@@ -247,7 +247,7 @@ fn rejects_hostile_archives_and_leaves_no_files() {
             assert!(imported.is_err(), "{what} was imported");
             let error = imported.unwrap_err().to_string();
             assert!(error.chars().all(|c| !c.is_control()), "{what}: {error:?}");
-            // Also checks beside the store, where a member that escapes the root would be.
+            // Also searches beside the store, where a member that escapes the root would be.
             let found = tree(directory.path());
             assert!(found.iter().all(|path| expected.contains(path)), "{what} left files behind: {error}: {found:?}");
             reasons.insert(what, error);
@@ -349,7 +349,7 @@ fn accepts_layers_without_end_but_no_exported_file_system() {
     assert!(half.is_err(), "{half:?}");
 }
 
-/// The archives of every run. The other cases differ.
+/// The number of archives of each test. One of the tests generates the same archives in every run.
 const GENERATED: u32 = 120;
 
 proptest! {

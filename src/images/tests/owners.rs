@@ -61,7 +61,7 @@ fn uses_no_image_below_directory_of_another_user() {
     for path in [importer.store.path(), directory.path()] {
         give(path);
         assert_untrusted(&importer.store);
-        // Its owner is not changed: what is there could be anything.
+        // The owner is not changed, because the directory could contain anything.
         assert!(import(&importer, "y").unwrap_err().is_untrusted());
         assert_eq!(path.metadata().unwrap().uid(), OTHER);
         assert_eq!(importer.store.find(&name("missing")).unwrap(), None);
@@ -107,7 +107,7 @@ fn import_follows_no_link_of_another_user() {
         assert!(matches!(imported, Err(ImageError::Unreadable { .. })), "{path}: {imported:?}");
     }
     assert_eq!(entries(importer.store.path()), 0);
-    // Another user's files are only content.
+    // A file tree of another user can be imported: its files are only content.
     fs::rename(at("private/tree"), at("theirs/own")).unwrap();
     give(&at("theirs/own"));
     importer.import(&name("x"), Source::Path(at("theirs/own"))).unwrap();
