@@ -1,8 +1,8 @@
 //! The server end of the control socket, in PID 1.
 //!
-//! Each client has its own task on PID 1's only thread. There are at most [`MAX_CLIENTS`]. Each has [`DEADLINE`] to
-//! send its request and again to read the answer, and may send [`MAX_REQUEST_BYTES`] bytes. Without a client there are
-//! no wake-ups.
+//! Each client has its own task on PID 1's only thread. At most [`MAX_CLIENTS`] are served. A client has [`DEADLINE`]
+//! to send its request, of at most [`MAX_REQUEST_BYTES`] bytes, and the same time to read the answer. Without a client
+//! there are no wake-ups.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
@@ -119,7 +119,7 @@ async fn serve_client(
         answer = refused(format!("{limit} clients follow a log already; end one of them, or use `docker logs -f`"));
     }
     let bytes = [line(&answer.reply), answer.lines].concat();
-    // A client that does not read its answer loses it.
+    // A client that does not read its answer in time does not get it.
     let written = timeout(DEADLINE, stream.write_all(&bytes)).await;
     drop(slot);
     if let (Some(new_lines), Ok(Ok(()))) = (new_lines, written) {

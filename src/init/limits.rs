@@ -69,7 +69,8 @@ pub(super) fn process_shortage() -> Option<u64> {
     (LimitCounts::now().failed_forks > 0).then(|| free_processes_if_too_few(Path::new(CGROUP_ROOT))).flatten()
 }
 
-/// A small limit never leaves that many free, so a quarter of the limit is enough.
+/// The number of free processes, if it is below the minimum. A small limit never leaves the usual minimum free, so the minimum is at most a quarter
+/// of the limit.
 fn free_processes_if_too_few(root: &Path) -> Option<u64> {
     let number = |files: [&str; 2]| {
         files.iter().find_map(|file| fs::read_to_string(root.join(file)).ok()?.trim().parse::<u64>().ok())
@@ -78,8 +79,9 @@ fn free_processes_if_too_few(root: &Path) -> Option<u64> {
     Some(limit.saturating_sub(number(PROCESS_COUNT_FILES)?)).filter(|free| *free < MIN_FREE_PROCESSES.min(limit / 4))
 }
 
-/// Before Linux 6.11 a failed fork counts in the process's own cgroup alone, and where the container may create cgroups slurmd moves all
-/// daemons into one below the root. Later kernels count it twice here, which does not matter: only a rise counts.
+/// The failed forks in the cgroups below `directory`. Before Linux 6.11 a failed fork is counted only in the process's own cgroup. If the container
+/// may create cgroups, that is not the root: slurmd moves all daemons into a cgroup below it. Later kernels count the fork twice here, which does not
+/// matter, because only an increase is evaluated.
 fn failed_forks_below(directory: &Path, depth: usize) -> u64 {
     let children = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_cgroup = |entry: &fs::DirEntry| {

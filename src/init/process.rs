@@ -259,7 +259,7 @@ pub(super) fn signal_group(started: &Started, signal: i32) {
     signal_process(started, signal);
 }
 
-/// The paths to try, as in `execvp`. Unlike there, a file of unknown format is an error and not run as a shell script.
+/// The paths to try, as in `execvp`. Unlike in `execvp`, a file of unknown format is an error and not run as a shell script.
 fn candidates(program: &Program) -> Vec<CString> {
     let Some(name) = program.argv.first() else { return Vec::new() };
     if name.contains(&b'/') || name.is_empty() {
@@ -272,7 +272,7 @@ fn candidates(program: &Program) -> Vec<CString> {
         .collect()
 }
 
-/// TOML strings can contain a NUL, which a command line cannot. The string is cut there.
+/// Converts a string for a command line. TOML strings can contain a NUL, but command lines cannot, so the string is cut at the NUL.
 fn c_string(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
@@ -359,8 +359,7 @@ fn execute(setup: &ChildSetup<'_>) -> nix::Error {
 /// Makes this process's group the terminal's foreground group, if there is a terminal.
 fn take_terminal() {
     if nix::unistd::isatty(std::io::stdin()).unwrap_or(false) {
-        // Until this succeeds we are a background process, which the kernel would stop for trying. SIGTTOU is already
-        // ignored here.
+        // Until this succeeds, this is a background process, which the kernel would stop for trying. SIGTTOU is already ignored here.
         let _ = nix::unistd::tcsetpgrp(std::io::stdin(), nix::unistd::getpid());
     }
 }

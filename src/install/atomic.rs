@@ -35,7 +35,7 @@ pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::R
     let written = write_beside(dir, name, content, mode, None)
         .and_then(|new| install(&new).inspect_err(|_| drop(dir.remove(&new.name))));
     match written {
-        // A file that is a mount point, or on a read-only mount, is the operator's, with any owner.
+        // A file that is a mount point or on a read-only mount belongs to the operator, so its owner is not checked.
         Err(error) if same.is_some() && is_mounted(&error) => return Ok(false),
         outcome => outcome?,
     }

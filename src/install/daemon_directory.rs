@@ -52,8 +52,8 @@ pub fn is_usable_by(daemon: DaemonName, config: &Config, root: &Path, path: &Pat
     Ok(is_usable(&Owner::of(daemon, config, path)?, &under(root, path)))
 }
 
-/// Whether the user can write there already, or create the directory itself. Root can write to every directory, but
-/// creates only the last part of a path.
+/// Whether the user can write to the directory already, or create it. Root can write to every directory. Only the last
+/// part of a path is created.
 fn is_usable(owner: &Owner, path: &Path) -> bool {
     let is_root = owner.ids().is_some_and(|(user, _)| user == 0);
     let is_writable =

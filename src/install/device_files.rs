@@ -91,7 +91,7 @@ fn restrict_to_root(handle: &File) -> io::Result<()> {
     fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
 }
 
-/// Removes the access control list, too: the last job may have ended without an Epilog.
+/// Revokes all access, including that of the access control list: the last job may have ended without an Epilog.
 fn revoke_access(handle: &File) -> io::Result<()> {
     // Only the owner may change the list and the mode: in containers with minimal capabilities root has no CAP_FOWNER.
     change_owner(handle, 0)?;

@@ -234,7 +234,7 @@ fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
     }
 }
 
-/// A warning if a directory is noexec from which Slurm runs programs. Docker mounts a tmpfs with `noexec`.
+/// A warning if a directory from which Slurm runs programs is mounted noexec, as Docker mounts a tmpfs.
 fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
     let cause = "Docker's --tmpfs mounts with noexec by default";
     directory.is_noexec().then(|| Finding::warning(Kind::Files, what, cause, fix))

@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::InstallError;
 use sys::trusted_path;
 
-/// Whether /etc/hosts has the name.
+/// Whether /etc/hosts contains the name.
 ///
 /// # Errors
 /// The file cannot be read.

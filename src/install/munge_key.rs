@@ -89,7 +89,7 @@ pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<Mun
 /// Installs the key with mode 0400. It belongs to munge before it gets its name.
 ///
 /// # Errors
-/// munged would refuse the key and it is not ours to replace, or a directory cannot be written.
+/// munged would refuse the key and slurminit must not replace it, or a directory cannot be written.
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = KeyPlace::prepare(config, root, &mut findings)?;

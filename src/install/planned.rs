@@ -100,7 +100,7 @@ pub fn locate_fault(config_file: Option<&Path>, culprit: Option<&Culprit>, what:
     }
 }
 
-/// The configuration with the user that the slurm.conf lets slurmctld run as, which then owns its directories. A user in
+/// The configuration with the SlurmUser of slurm.conf as slurmctld's user, who then owns its directories. A user in
 /// `[daemon.slurmctld]` is kept.
 pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path) -> Result<Config, Refusal> {
     let found = crate::find_user_files(&config.paths, root)?;
@@ -117,7 +117,7 @@ pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path)
     as_slurm_user(config, &user).ok_or_else(refused)
 }
 
-/// The configuration with this SlurmUser, which is root if it is empty. `None` if there is no such account.
+/// The configuration with this SlurmUser; an empty one means root. `None` if there is no such account.
 pub fn as_slurm_user(config: &Config, user: &str) -> Option<Config> {
     let mut config = config.clone();
     let settings = config.daemons.entry(DaemonName::Slurmctld).or_default();

@@ -1,4 +1,4 @@
-//! The files of /etc/skel, which a new home directory gets: shells read `~/.bashrc` and `~/.profile`.
+//! The files of /etc/skel, which are copied into new home directories: shells read `~/.bashrc` and `~/.profile`.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;

@@ -67,8 +67,8 @@ impl Supervisor {
         self.logs.lines_of_last_run(&self.machine.units()[id].spec.name).iter().any(|line| line.contains(text))
     }
 
-    /// The process ended before it was ready, and its port was taken. The other process may be gone by now, so the
-    /// daemon's own log counts as evidence. The message is the C library's.
+    /// The port, if the process ended before it was ready because its port was taken. The port's owner may be gone by
+    /// now, so the daemon's own log counts as evidence. The message in the log is the C library's.
     fn port_conflict_at_exit(&self, id: UnitId, exit: &Exit) -> Option<ExternalCause> {
         let unit = &self.machine.units()[id];
         let ReadinessTest::Port(port) = unit.spec.readiness else { return None };

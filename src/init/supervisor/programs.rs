@@ -162,7 +162,7 @@ impl Supervisor {
         wrapper.map_or(command.clone(), |wrapper| wrapper.then(command))
     }
 
-    /// If a previous slurmctld left saved state, `slurminit jobs number` prevents that job IDs are reused.
+    /// If a previous slurmctld left saved state, `slurminit jobs number` prevents slurmctld from reusing job IDs.
     fn number_command(&self, unit: &Unit) -> Option<CommandLine> {
         let number = self.with_state(CommandLine::own("jobs").arg("number"));
         let inherited = unit.inherited_state(self.machine.prepared());
@@ -262,7 +262,7 @@ impl Supervisor {
         Some(PrepareInput { last_lines, ..PrepareInput::default() })
     }
 
-    /// The options for the daemon that died.
+    /// The options for finding the cause of a daemon's death.
     fn death_options(&self, id: UnitId) -> CommandLine {
         CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(INPUT_OPTION)
     }
