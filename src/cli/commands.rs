@@ -96,7 +96,7 @@ fn print_value(as_json: bool, value: &impl serde::Serialize, text: impl FnOnce()
     print(&if as_json { json(value)? } else { text() })
 }
 
-/// The outcome of a verb that did not fail.
+/// The exit code of a verb that did not fail: 0 if `run` returns nothing.
 trait Outcome {
     fn code(self) -> u8;
 }

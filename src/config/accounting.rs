@@ -23,7 +23,7 @@ pub struct Accounting {
     pub database_name: NodeName,
     /// The user of the external database.
     pub database_user: NodeName,
-    /// The file with that user's password.
+    /// The file with the password of that user.
     pub password_secret: PathBuf,
 }
 

@@ -92,7 +92,7 @@ impl NodeRange {
 pub struct GpuCount {
     /// The GRES type, as shown by `slurminit detect` on such a node.
     pub gres_type: FeatureName,
-    /// The count.
+    /// The number of GPUs.
     pub count: u32,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::secret::{is_secret, printable_part};
 use toml::de::{DeTable, DeValue};
 
-/// An error in the configuration.
+/// An error in the configuration, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ConfigError {
@@ -93,7 +93,7 @@ impl Fault {
         &self.what
     }
 
-    /// Whether the text sets this value.
+    /// Whether the text sets the value at this path.
     pub(super) fn is_set(path: &[Step], text: &str) -> bool {
         find(path, text).is_some()
     }

@@ -14,25 +14,25 @@ pub struct Example {
 /// A table, or keys of a table.
 #[derive(Debug)]
 pub enum Entry {
-    /// The line of a table.
+    /// A table.
     Table {
         /// The line's text in the file: `[gpu]`, `[[user]]`.
         heading: String,
         /// Whether the table is a default, not an example.
         is_default: bool,
-        /// The comment.
+        /// The comment that explains the table.
         doc: String,
     },
     /// Consecutive keys that one comment explains.
     Keys {
         /// The keys, in the order of the file.
         keys: Vec<Key>,
-        /// The comment.
+        /// The comment that explains the keys.
         doc: String,
     },
 }
 
-/// A key.
+/// A key, with its default.
 #[derive(Debug)]
 pub struct Key {
     /// The key without its table.

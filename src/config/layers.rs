@@ -26,9 +26,9 @@ pub struct Layers {
 /// An environment variable that sets a key.
 #[derive(Debug)]
 pub struct Variable {
-    /// The variable.
+    /// The name of the variable.
     pub name: &'static str,
-    /// The dotted key.
+    /// The dotted key that the variable sets.
     key: &'static str,
     kind: ValueKind,
     /// Whether the variable describes the image, and therefore sets only keys that no other layer sets.

@@ -102,7 +102,7 @@ pub struct Config {
     pub cluster_name: Option<NodeName>,
     /// Whether the user's own Slurm files are used without a marker line.
     pub user_customized: bool,
-    /// Logging.
+    /// The format and level of the log.
     pub log: Log,
     /// The paths of files and directories.
     pub paths: Paths,

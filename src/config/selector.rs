@@ -21,7 +21,7 @@ const MAX_INDEX: u32 = 255;
 #[serde(try_from = "Value")]
 pub struct GpuSelector {
     kind: Target,
-    /// The operator's text.
+    /// The selector as the operator wrote it.
     text: String,
 }
 

@@ -22,7 +22,7 @@ impl Sharing {
         }
     }
 
-    /// The count per GPU.
+    /// The number of shares into which a GPU is divided.
     pub const fn count_per_gpu(self) -> u32 {
         match self {
             Self::Shards(Shards(count)) => count,

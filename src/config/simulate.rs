@@ -60,7 +60,7 @@ const MAX_GPUS: u32 = 64;
 /// The maximum number of ports of other daemons.
 const OTHER_PORTS: usize = 3;
 
-/// A simulated cluster's nodes.
+/// The nodes of a simulated cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedNodes {
     /// The groups of identical nodes; at least one.

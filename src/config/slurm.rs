@@ -31,7 +31,7 @@ pub struct Slurm {
     pub conf: SlurmSettings,
 }
 
-/// Host and port of a mail relay.
+/// The host and port of a mail relay.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct MailRelay(pub String);
@@ -39,7 +39,7 @@ pub struct MailRelay(pub String);
 impl TryFrom<String> for MailRelay {
     type Error = String;
 
-    /// The port is 25 by default.
+    /// Parses `HOST` or `HOST:PORT`. The default port is 25.
     fn try_from(text: String) -> Result<Self, String> {
         let (host, port) = text.rsplit_once(':').unwrap_or((&text, "25"));
         let is_name =
@@ -100,7 +100,7 @@ impl SlurmSettings {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// The value of `key`, in any case.
+    /// The value of `key`, ignoring case.
     pub fn get(&self, key: &str) -> Option<&SlurmValue> {
         self.0.iter().find(|(existing, _)| existing.is(key)).map(|(_, value)| value)
     }

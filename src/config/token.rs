@@ -34,7 +34,7 @@ pub const TOKEN_FILE: &str = "token";
 /// The contents of a token. `Debug` omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The public part.
+    /// The part of the token that is not secret.
     pub contents: TokenContents,
     /// The munge key.
     pub key: Vec<u8>,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The public part of a token.
+/// The part of a token that is not secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenContents {
@@ -145,7 +145,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(bytes.get(at..at + 4)?.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
-/// CRC-32 (IEEE 802.3).
+/// The CRC-32 checksum (IEEE 802.3) of the bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })

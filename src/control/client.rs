@@ -11,7 +11,7 @@ use nix::sys::time::TimeVal;
 
 use machine::protocol::{Reply, Request, line, parse_answer};
 
-/// The timeout of a complete request.
+/// The timeout of a complete request, including retries.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The pause before a retry while PID 1 is busy.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -155,7 +155,7 @@ fn pause() {
     std::thread::sleep(RETRY_PAUSE);
 }
 
-/// The time until the deadline.
+/// The time left until the deadline. An error if none is left.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.checked_duration_since(Instant::now()).filter(|left| left.as_millis() > 0);
     left.ok_or_else(|| ErrorKind::TimedOut.into())

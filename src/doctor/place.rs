@@ -8,7 +8,7 @@ use crate::facts::{Facts, Side};
 pub(super) enum Place {
     /// A container that an engine on the host runs, where `docker` does not exist.
     Container,
-    /// A pod.
+    /// A pod of Kubernetes.
     Pod,
 }
 

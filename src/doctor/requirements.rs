@@ -29,7 +29,7 @@ pub struct RequirementFacts<'a> {
 pub struct Requirement {
     /// The name; that of doctor's entry, if there is one.
     pub name: &'static str,
-    /// The observation.
+    /// The verdict, with its cause and fix.
     #[serde(flatten)]
     pub observation: Observation,
 }

@@ -45,7 +45,7 @@ pub struct Clock {
 /// When the node's GPU count can change while the container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recount {
-    /// When no job has a GPU.
+    /// When no job on the node has a GPU.
     WithoutGpuJobs,
     /// When no job is on the node, because the controller in another container must delete the node first.
     WithoutJobs,
@@ -60,28 +60,28 @@ pub enum Action {
     Log(Level, Message),
     /// Drain the node, unless an administrator did. Answered by [`HealthController::on_drain_outcome`].
     Drain {
-        /// The reason.
+        /// The reason, which Slurm shows with the node.
         reason: String,
     },
     /// Query the node's state and the jobs on its GPUs. Answered by [`HealthController::on_node_state`].
     QueryJobs,
     /// Reload the configuration without these GPUs. Answered by [`HealthController::on_reload_outcome`].
     Reload {
-        /// The GPUs.
+        /// The GPUs to exclude, each with its reason.
         without: Vec<LeftOutGpu>,
     },
     /// Resume the node after the agent's drain.
     Resume,
-    /// Send notifications of a fault.
+    /// Send the notifications about a fault.
     Notify(ReportedFault),
 }
 
 /// A GPU that is excluded from jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LeftOutGpu {
-    /// The GPU.
+    /// The identity of the GPU.
     pub gpu: Identity,
-    /// The reason.
+    /// Why the GPU is excluded.
     pub reason: String,
 }
 
@@ -271,7 +271,7 @@ impl HealthController {
         self.queue_report(now, &key, kind, policy, None);
     }
 
-    /// The pending actions.
+    /// Decides the next stage, and returns the pending actions.
     pub fn step(&mut self, now: Clock) -> Vec<Action> {
         self.check_resets(now);
         self.log_due(now);
@@ -315,7 +315,7 @@ impl HealthController {
     }
 }
 
-/// Slurm's indices of the GPU.
+/// The indices of the GPU, or of its MIG instances, among the offered devices.
 fn indices(gpu: &Identity, offered: &[Identity]) -> Vec<usize> {
     offered.iter().enumerate().filter(|(_, offered)| gpu.is_same_gpu(offered)).map(|(index, _)| index).collect()
 }

@@ -13,10 +13,10 @@ use super::usage::{JobUse, UserUse};
 use model::inventory::{Condition, Readings};
 use model::process_id::ProcessId;
 
-/// The file's name in the run directory.
+/// The name of the report in the run directory.
 pub const FILE: &str = "gpus.json";
 
-/// The contents of the file.
+/// The contents of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The process that writes it. If it is gone, the report is out of date.
@@ -28,7 +28,7 @@ pub struct Report {
     pub interval_ms: u64,
     /// Every GPU that this container has or had since its start, in the driver's order.
     pub gpus: Vec<GpuReport>,
-    /// The last faults, the latest last.
+    /// The most recent faults, the latest one last.
     pub recent: Vec<ReportedFault>,
     /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,11 +55,11 @@ pub enum NodeStage {
     Returning,
     /// The node is drained until its GPU count can change.
     Draining,
-    /// A reload changes its GPU count.
+    /// A reload is changing the GPU count.
     Reloading,
 }
 
-/// One GPU.
+/// The report about one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuReport {
     /// The GPU's index, UUID, address and model.
@@ -106,41 +106,41 @@ pub enum Release {
 /// A fault that a GPU has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFault {
-    /// The kind.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// The policy.
+    /// The policy that applies to the fault.
     pub policy: Policy,
     /// The time at which it began, in seconds since 1970.
     pub since: u64,
-    /// The description.
+    /// The description of the fault.
     pub what: String,
     /// The fix.
     pub fix: String,
 }
 
-/// The count of a fault.
+/// How often a fault has occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// The count.
+    /// The number of faults of this kind.
     pub count: u64,
     /// The time of the last fault of this kind.
     pub last: u64,
 }
 
-/// A reported fault.
+/// A fault that was reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedFault {
-    /// The time, in seconds since 1970.
+    /// The time of the report, in seconds since 1970.
     pub at: u64,
     /// The GPU's position in the driver's order.
     pub gpu: u32,
-    /// The kind.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// The policy.
+    /// The policy that applied to the fault.
     pub policy: Policy,
-    /// The jobs on the GPU.
+    /// The jobs on the GPU at that time.
     pub jobs: Vec<OwnedJob>,
-    /// The log line.
+    /// The log line about the fault.
     pub line: String,
 }
 

@@ -72,14 +72,14 @@ pub struct Job {
     pub uid: u32,
     /// The user's name; untrusted text.
     pub user: String,
-    /// The account.
+    /// The Slurm account that the job is charged to.
     pub account: String,
-    /// The partition.
+    /// The partition in which the job runs.
     pub partition: String,
-    /// The QOS.
+    /// The QOS of the job.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub qos: String,
-    /// The number of its nodes.
+    /// The number of nodes of the job.
     #[serde(skip)]
     pub nodes: u64,
     /// The CPUs on this node.
@@ -133,12 +133,12 @@ impl Job {
 /// One run of a job on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// The job.
+    /// The job, as slurmctld last reported it.
     #[serde(flatten)]
     pub job: Job,
     /// The node's name.
     pub node: String,
-    /// Its GPUs.
+    /// The use of each GPU of the job on this node.
     pub gpus: Vec<GpuUse>,
 }
 
@@ -172,9 +172,9 @@ pub struct Usage {
     interval_ms: u64,
     runs: Vec<JobRecord>,
     samples: BTreeMap<String, VecDeque<Sample>>,
-    /// The use of the ended runs.
+    /// The use of each user's ended runs.
     users: BTreeMap<String, UserUse>,
-    /// The idle time of each run.
+    /// The measurement window of each run.
     windows: Vec<Window>,
     /// The runs whose records were returned last.
     ended: VecDeque<(u64, u64)>,

@@ -33,7 +33,7 @@ pub enum Source {
     Stream(Box<dyn Read>),
     /// An archive, or the directory of an OCI layout or a file tree. Its owner is not trusted.
     Path(PathBuf),
-    /// A registry.
+    /// An image in a registry, to be downloaded.
     Registry(Download),
 }
 
@@ -59,7 +59,7 @@ impl Default for Limits {
 pub struct Importer {
     /// The target directory.
     pub store: Store,
-    /// The limits.
+    /// The limits of each image.
     pub limits: Limits,
     /// The importing user.
     pub user: String,
@@ -277,7 +277,7 @@ fn read_layout(files: &ImageFiles, record: &mut ImageRecord) -> Result<Configura
 fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
-    // Several tags of one image.
+    // An image with several tags is listed once for each tag.
     images.dedup_by(|one, other| one.config == other.config && one.layers == other.layers);
     if images.len() != 1 {
         return Err(ImageError::Malformed(format!(

@@ -8,11 +8,11 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageName(String);
 
-/// The longest name.
+/// The maximum length of a name, in bytes.
 const LONGEST: usize = 64;
 
 impl ImageName {
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

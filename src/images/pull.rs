@@ -33,14 +33,14 @@ const REPORT: Duration = Duration::from_secs(10);
 /// A download is given up after this time without a new byte.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// Pulls images.
+/// Pulls images into a store.
 #[derive(Clone, Debug)]
 pub struct Puller {
     /// The store, its limits, and whether an existing image is replaced.
     pub importer: Importer,
     /// The environment of skopeo, with the proxies and the places of the credentials; `None` is that of this process.
     pub environment: Option<Vec<(OsString, OsString)>>,
-    /// Receives the progress.
+    /// A function that receives the progress, as lines of text.
     pub report: fn(&str),
 }
 
@@ -272,7 +272,7 @@ const LOGIN: &str = "skopeo login --authfile ~/.config/containers/auth.json REGI
 /// The last message of skopeo, and what to do about it.
 fn explain(messages: &str, reference: &Reference) -> (String, String) {
     let last = messages.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    // time="..." level=fatal msg="..."
+    // The format is time="..." level=fatal msg="..."
     let text = last.split_once("msg=").map_or(last, |(_, text)| text);
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).replace("\\\"", "\"");
     let fix = FIXES.iter().find(|(texts, _)| texts.iter().any(|part| text.contains(part)));

@@ -28,7 +28,7 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Version {
     Tag(String),
-    /// `sha256:HEX`
+    /// A digest: `sha256:HEX`.
     Digest(String),
 }
 
@@ -122,7 +122,7 @@ fn is_digest(text: &str) -> bool {
     text.parse::<Digest>().is_ok()
 }
 
-/// `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
+/// Whether the text is `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
 fn is_host(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),

@@ -42,7 +42,7 @@ pub const TYPED_PATHS: &str = "SLURMINIT_TYPED_PATHS";
 /// The longest value of the variable, in bytes.
 const MAX_TYPED_PATHS: usize = 4096;
 
-/// A step cannot run in its image.
+/// Why a step cannot run in its image.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RuntimeError {
@@ -132,7 +132,7 @@ pub struct Setup {
     pub cuda: Option<String>,
     /// The current time, in seconds since 1970.
     pub now: u64,
-    /// Receives the progress of a pull.
+    /// A function that receives the progress of a pull.
     pub report: fn(&str),
 }
 

@@ -26,7 +26,7 @@ const MAX_LINKS: u32 = 8;
 pub(crate) enum ImageFiles {
     /// A tar archive, and the location of each of its files.
     Archive(Arc<File>, BTreeMap<Vec<u8>, ArchiveEntry>),
-    /// A directory.
+    /// The directory of an OCI layout.
     Directory(OwnedFd),
 }
 
@@ -169,7 +169,7 @@ fn members(file: &Arc<File>, accepts: &dyn Fn(&[u8]) -> bool) -> Result<ImageFil
                 members.insert(path.to_vec(), entry);
             }
             Kind::Hardlink => _ = members.insert(path.to_vec(), ArchiveEntry::Link(member.link)),
-            // `../DIGEST/layer.tar`
+            // Older versions of docker save link to `../DIGEST/layer.tar`.
             Kind::Symlink => {
                 let to = member.link.strip_prefix(b"../").unwrap_or(&member.link);
                 members.insert(path.to_vec(), ArchiveEntry::Link(to.to_vec()));

@@ -20,15 +20,15 @@ use sys::trusted_path;
 use super::tree::{names, open_directory, remove_entry};
 use super::{ImageError, ImageName, ImageRecord};
 
-/// The files of an image.
+/// The name of the directory with an image's files.
 pub(crate) const ROOTFS: &str = "rootfs";
-/// The record of an image.
+/// The name of the file with an image's record.
 pub(crate) const RECORD: &str = "image.json";
 /// The prefix of directories of incomplete imports and interrupted removals.
 const UNFINISHED: &str = ".unfinished-";
 /// The age at which an unfinished directory of another machine counts as abandoned.
 const ABANDONED: std::time::Duration = std::time::Duration::from_secs(86_400);
-/// The longest record.
+/// The maximum size of a record, in bytes.
 const MAX_RECORD: u64 = 1 << 20;
 /// The maximum depth of an image's tree, including its parent directories.
 const MAX_DEPTH: usize = 210;
@@ -43,7 +43,7 @@ pub struct Store {
     is_shared: bool,
 }
 
-/// The images of a directory.
+/// The images in a directory.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Images that can be used.
@@ -59,7 +59,7 @@ const MAX_MESSAGE: u64 = 4096;
 
 /// The outcome of [`Store::turn`].
 pub(crate) enum Turn {
-    /// The caller must pull.
+    /// The caller must pull the image.
     Ours(PullLock),
     /// Another process has pulled, or has failed with this error.
     Passed(Option<String>),
@@ -97,7 +97,7 @@ impl Store {
         Self { path: home.join(".local/share/slurminit/images"), is_shared: false }
     }
 
-    /// The path.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -190,7 +190,7 @@ impl Store {
     /// # Errors
     /// The directory cannot be read, or another user could change the image.
     pub fn find(&self, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
-        // Another store may have the image.
+        // The image may still be in another store.
         if !self.has(name) {
             return Ok(None);
         }

@@ -33,11 +33,11 @@ pub(crate) struct Member {
     pub(crate) path: Vec<u8>,
     pub(crate) kind: Kind,
     pub(crate) mode: u32,
-    /// Seconds since 1970.
+    /// The modification time, in seconds since 1970.
     pub(crate) mtime: i64,
     /// The size of the content, in bytes.
     pub(crate) size: u64,
-    /// The target of a link.
+    /// The target, if the member is a link.
     pub(crate) link: Vec<u8>,
     /// The position of the content in the archive.
     pub(crate) offset: u64,
@@ -288,7 +288,7 @@ fn path(header: &[u8; BLOCK]) -> Vec<u8> {
 fn number(field: &[u8]) -> Result<u64, ImageError> {
     if field[0] & 0x80 != 0 {
         if field[0] == 0xff {
-            // A time before 1970.
+            // A time before 1970 is read as 0.
             return Ok(0);
         }
         let first = u64::from(field[0] & 0x7f);

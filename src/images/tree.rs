@@ -97,7 +97,7 @@ impl Tree {
         Self { root, parent: None, budget, bytes: 0, entries: 0, skipped: 0, programs: (0, None) }
     }
 
-    /// Counts an entry.
+    /// Counts an entry, and fails if there are too many.
     fn count(&mut self) -> Result<(), ImageError> {
         self.entries += 1;
         if self.entries > self.budget.entries {

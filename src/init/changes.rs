@@ -133,7 +133,7 @@ impl ChangeWatcher {
             *watch = new_watch;
         }
         for file in &self.files {
-            // Most of the watched files do not exist.
+            // A failure is ignored, because most of these files do not exist.
             let _ = self.inotify.add_watch(file, AddWatchFlags::IN_CLOSE_WRITE);
         }
         let (directory, name) = (Path::new(ACCOUNTS.0), ACCOUNTS.1);

@@ -43,7 +43,7 @@ pub(super) struct ReceivedRequest {
 /// The answer to a client.
 #[derive(Debug)]
 pub(super) struct FullReply {
-    /// The first line.
+    /// The first line of the answer.
     pub reply: Reply,
     /// The log lines after the reply.
     pub lines: Vec<u8>,

@@ -31,7 +31,7 @@ const MIN_FREE_PROCESSES: u64 = 32;
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LimitCounts {
-    /// Forks that failed at the process limit.
+    /// The number of forks that failed at the process limit.
     failed_forks: u64,
     oom_kills: u64,
 }

@@ -317,7 +317,7 @@ fn set_up(setup: &ChildSetup<'_>) -> nix::Result<()> {
     } else {
         setsid()?;
     }
-    // The copies have no close-on-exec.
+    // The copies of the descriptors are not closed at the exec.
     setup.stdin.as_ref().map_or(Ok(()), dup2_stdin)?;
     setup.stdout.map_or(Ok(()), dup2_stdout)?;
     setup.stderr.map_or(Ok(()), dup2_stderr)?;

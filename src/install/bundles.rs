@@ -37,7 +37,7 @@ pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<
     Ok(is_closed)
 }
 
-/// `name:password:uid:gid:...` (passwd(5)).
+/// Parses the user and group ID of a line `name:password:uid:gid:...` (passwd(5)).
 fn ids(line: &str) -> Option<(u32, u32)> {
     let mut fields = line.split(':').skip(2);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

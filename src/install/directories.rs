@@ -47,7 +47,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.ensure_sticky_bit(&mut repaired);
-        // A directory of the host is not changed.
+        // A /tmp that is a directory of the host is not changed.
         if is_own_tmp(&mountinfo) {
             tmp.open_to_users(&mut repaired);
         }

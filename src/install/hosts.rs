@@ -191,7 +191,7 @@ fn is_loopback_alias(name: &str) -> bool {
     name.starts_with("localhost") || name.starts_with("ip6-")
 }
 
-/// The names of a line.
+/// The names in a line of /etc/hosts.
 fn names(line: &str) -> impl Iterator<Item = &str> {
     line.split('#').next().unwrap_or_default().split_whitespace().skip(1)
 }

@@ -72,9 +72,9 @@ pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
 /// The variables that determine the configuration.
 #[derive(Clone, Debug, Default)]
 struct Variables {
-    /// `SLURMINIT_TOML`.
+    /// The value of `SLURMINIT_TOML`.
     toml: Option<OsString>,
-    /// `SLURMINIT_CONFIG`.
+    /// The value of `SLURMINIT_CONFIG`.
     file: Option<OsString>,
 }
 

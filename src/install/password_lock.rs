@@ -13,7 +13,7 @@ use sys::trusted_path;
 
 const DIRECTORY: &str = "/etc";
 const NAME: &str = ".pwd.lock";
-/// The limit of lckpwdf(3).
+/// The timeout of lckpwdf(3), which applies here, too.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause between two tries. A wait in the kernel would have no limit.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -7,7 +7,7 @@ use std::path::Path;
 use sys::trusted_path::{self, Dir};
 
 const SKELETON: &str = "/etc/skel";
-/// The deepest tree that is copied.
+/// The maximum depth of the tree that is copied.
 const MAX_DEPTH: u32 = 8;
 
 /// Copies /etc/skel into a new directory of root's, and gives the copies to the owner. Links are left out.

@@ -19,15 +19,15 @@ use sys::under;
 
 /// The directory to which sshd's unprivileged process changes its root (privilege separation).
 const PRIVSEP_DIRECTORY: &str = "/run/sshd";
-/// The timeout of ssh and ssh-keygen.
+/// The timeout of ssh and of ssh-keygen.
 const KEYGEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The name of a host key while it is made.
 const NEW_KEY: &str = "new_key";
-/// The largest file of keys, in bytes.
+/// The maximum size of a file with keys, in bytes.
 const MAX_KEYS_BYTES: u64 = 256 * 1024;
 /// Variables of the image that are also set in sessions, as with `docker exec`.
 const IMAGE_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
-/// System users, on Debian.
+/// The IDs of system users on Debian.
 const SYSTEM_IDS: [std::ops::RangeInclusive<u32>; 2] = [0..=999, 60_001..=65_535];
 
 /// Writes sshd's files if it runs here. Returns messages for the operator, and whether the users' keys changed.

@@ -15,7 +15,7 @@ use sys::inherited::Inherited;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The user
+    /// The name of the user
     user: String,
     /// The program and its arguments
     #[arg(last = true, required = true)]

@@ -29,7 +29,7 @@ impl Column {
     }
 }
 
-/// A table, each row one line.
+/// Formats a table, with one line for each row.
 pub(super) fn format_table<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
     let longest = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
     let mut widths: [usize; N] =

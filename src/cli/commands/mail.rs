@@ -82,7 +82,7 @@ fn send(relay: &str, mail: &Mail<'_>) -> anyhow::Result<()> {
     let body = mail.body.replace("\n.", "\n..").replace('\n', "\r\n");
     let to = to.join(", ");
     session.command(&format!("From: {}\r\nTo: {to}\r\nSubject: {subject}\r\n\r\n{body}.", mail.from), b'2')?;
-    // The relay has the message.
+    // The relay has accepted the message by now.
     let _ = session.command("QUIT", b'2');
     Ok(())
 }

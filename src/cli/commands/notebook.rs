@@ -149,7 +149,7 @@ impl Notebook {
         Ok(())
     }
 
-    /// `srun` for one connection.
+    /// `srun` for the step of one connection.
     fn stream(&self) -> Command {
         let mut step = self.session.step(&StepOptions { is_unbuffered: true, ..StepOptions::default() });
         let program = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());

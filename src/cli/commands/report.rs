@@ -104,7 +104,7 @@ fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<Job
     };
     let mut records = match (own, &accounted) {
         (Ok(own), _) => own,
-        // This container has no node.
+        // This container runs no node, so it has no records of its own.
         (Err(_), Some(Ok(_))) => Vec::new(),
         (Err(error), _) => return Err(error),
     };

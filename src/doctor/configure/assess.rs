@@ -47,9 +47,9 @@ impl Topic {
 /// A section of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The subject.
+    /// The subject of this section.
     pub topic: Topic,
-    /// The lines.
+    /// The verdicts, one for each line of the report.
     pub lines: Vec<Observations>,
 }
 
@@ -64,7 +64,7 @@ impl Trials {
     }
 }
 
-/// All verdicts.
+/// The verdicts about a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assessment {
     /// The sections of the report, in order.
@@ -149,7 +149,7 @@ pub fn platform(situation: &Situation) -> Vec<Observations> {
     }
 }
 
-/// The Docker engine.
+/// Checks the Docker engine.
 pub fn engine(engine: &Engine) -> Observations {
     match engine {
         Engine::Running(info) => {
@@ -183,7 +183,7 @@ pub fn engine(engine: &Engine) -> Observations {
     }
 }
 
-/// Docker Compose.
+/// Checks Docker Compose.
 pub fn compose(compose: Compose) -> Observations {
     let install =
         "sudo apt-get install docker-compose-v2 (Ubuntu), or see https://docs.docker.com/compose/install/linux/";

@@ -14,7 +14,7 @@ use install::replace_users_file;
 pub struct Destination<'a> {
     /// The directory of compose.yaml.
     pub directory: &'a Path,
-    /// Whether nothing is written.
+    /// Whether changes are only printed.
     pub is_dry_run: bool,
 }
 

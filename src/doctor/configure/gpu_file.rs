@@ -8,7 +8,7 @@ use super::passthrough::{CDI_ALL, PassMethod};
 use super::situation::FileGpus;
 use model::inventory::Vendor;
 
-/// The file's name.
+/// The name of the file.
 pub const NAME: &str = "compose.gpus.yaml";
 /// The variable by which compose.yaml finds the file.
 pub const VARIABLE: &str = "GPU_COMPOSE_FILE";
@@ -25,7 +25,7 @@ pub struct ContainerGpus {
     pub gpu_type: GpuType,
     /// The vendors whose GPUs are passed, and how.
     pub pass_methods: Vec<(Vendor, PassMethod)>,
-    /// The selected GPUs.
+    /// The GPUs that the user has selected.
     pub selection: Selection,
 }
 
@@ -44,7 +44,7 @@ impl ContainerGpus {
     }
 }
 
-/// Renders the file.
+/// Renders compose.gpus.yaml.
 pub fn render(container_gpus: &ContainerGpus) -> String {
     let ContainerGpus { gpu_type, pass_methods, selection } = container_gpus;
     let mut text = format!(

@@ -10,7 +10,7 @@ use model::inventory::{Observations, Vendor};
 
 /// One vendor's GPUs on this host.
 pub trait HostGpus: fmt::Debug {
-    /// The vendor.
+    /// The vendor of these GPUs.
     fn vendor(&self) -> Vendor;
 
     /// Whether the host has GPUs of this vendor.

@@ -79,7 +79,7 @@ pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     report
 }
 
-/// Reports the lines of .env.
+/// Reports slurminit's lines in .env.
 pub fn env_lines(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run: bool) -> String {
     let file = if reads_gpu_file { format!(" and {VARIABLE}={NAME}") } else { String::new() };
     let lines = format!("GPU_TYPE={}{file}", gpu_type.as_str());

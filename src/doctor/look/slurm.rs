@@ -137,9 +137,9 @@ fn output_despite_failure(ask: Ask<'_>, line: &str) -> String {
 
 fn parse_credential(text: &str) -> Observed<Credential> {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    // `2026-11-21 16:24:58 +0000 (1795278298)`
+    // The format is `2026-11-21 16:24:58 +0000 (1795278298)`.
     let time = |key: &str| value(key)?.rsplit_once('(')?.1.trim_end_matches(')').parse().ok();
-    // `Success (0)`
+    // The format is `Success (0)`.
     match value("STATUS:") {
         Some(status) => Ok(Credential {
             status: status.split(" (").next().unwrap_or_default().to_owned(),

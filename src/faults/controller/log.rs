@@ -18,7 +18,7 @@ pub(super) struct Pending {
     policy: Policy,
     /// Details in addition to the kind.
     detail: Option<String>,
-    /// The deadline, in ms.
+    /// When the fault is reported at the latest, in ms.
     due: u64,
     /// Whether it is the second report within [`REPEAT_INTERVAL`], which is made only if the fault lasts.
     is_repeat: bool,

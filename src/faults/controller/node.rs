@@ -311,7 +311,7 @@ impl HealthController {
         }
     }
 
-    /// `GPU 3`, `GPU 3 and GPU 5`.
+    /// Lists GPUs for messages: `GPU 3`, `GPU 3 and GPU 5`.
     pub(super) fn names(&self, keys: &BTreeSet<Key>) -> String {
         let names = keys.iter().filter_map(|key| Some(format!("GPU {}", self.gpus.get(key)?.identity.index)));
         names.collect::<Vec<_>>().join(" and ")
@@ -334,7 +334,7 @@ impl HealthController {
         format!("{} recovered; will be offered {}", self.names(&back), self.recount_time())
     }
 
-    /// When the GPU count can change.
+    /// When the GPU count can change, as text.
     const fn recount_time(&self) -> &'static str {
         match self.recount {
             Recount::WithoutGpuJobs => "once no job has a GPU",

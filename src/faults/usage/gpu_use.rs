@@ -23,15 +23,15 @@ pub struct GpuUse {
     pub share_ppm: Option<u32>,
     /// The time with samples.
     pub measured_ms: u64,
-    /// The time with a known utilization.
+    /// The time with samples of the utilization.
     pub percent_ms: u64,
     /// The integral of the utilization: percent times ms.
     pub busy: u64,
     /// The highest utilization, in percent.
     pub peak_percent: u32,
-    /// The time with less than 5 %.
+    /// The time with a utilization below 5 %.
     pub idle_ms: u64,
-    /// The time with known memory.
+    /// The time with samples of the memory.
     pub memory_ms: u64,
     /// The integral of the memory in use: MiB times ms.
     pub memory: u64,
@@ -41,7 +41,7 @@ pub struct GpuUse {
     pub energy_mj: Option<u64>,
     /// The time in which heat, or the machine's power supply, limited the clocks.
     pub throttled_ms: u64,
-    /// The number of the driver's errors.
+    /// The number of errors that the driver reported.
     pub errors: u64,
     /// The last sample that is part of the sums.
     #[serde(skip_serializing_if = "Option::is_none")]

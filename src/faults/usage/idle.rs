@@ -16,7 +16,7 @@ use super::JobRecord;
 
 /// The word of a job's AdminComment: `slurminit-idle:c1=1790000000,c2=1790000030`, seconds since 1970.
 const MARK: &str = "slurminit-idle:";
-/// The number of parts of a window.
+/// The number of parts into which a window is divided.
 const PARTS: u64 = 60;
 
 /// The settings of the table `[gpu.idle]`.
@@ -25,7 +25,7 @@ const PARTS: u64 = 60;
 pub struct IdlePolicy {
     /// The policy for idle jobs.
     pub action: IdleAction,
-    /// The length of the window.
+    /// The length of the window over which use is measured.
     #[serde(deserialize_with = "model::value::seconds")]
     pub after: Duration,
     /// The mean utilization, in percent, below which a GPU is idle.

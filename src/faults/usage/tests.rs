@@ -12,7 +12,7 @@ fn usage() -> Usage {
 }
 
 fn restarted(former: Option<&Usage>) -> Usage {
-    // The state goes through the file.
+    // The state is saved to a file and read again.
     let former = former.map(|former| serde_json::from_str(&serde_json::to_string(former).unwrap()).unwrap());
     let mut usage = Usage::new(former, "c1", INTERVAL);
     let offered = |index: u32, instance: Option<&str>| OfferedGpu {

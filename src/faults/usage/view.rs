@@ -51,13 +51,13 @@ pub struct JobUse {
     pub gpus: usize,
     /// The start, in seconds since 1970.
     pub start: u64,
-    /// The end; `None` while it runs.
+    /// The end, in seconds since 1970; `None` while it runs.
     pub end: Option<u64>,
     /// The mean utilization of its whole GPUs and MIG instances, in percent.
     pub percent: Option<u64>,
     /// The highest memory in use of one of them, in MiB.
     pub peak_memory_mib: Option<u64>,
-    /// Their energy, in J.
+    /// The energy that its whole GPUs and MIG instances used, in J.
     pub energy_j: Option<u64>,
 }
 

@@ -33,7 +33,7 @@ const SCRIPT: &str = "slurm_script";
 /// A path of the container, and its path in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The path of the container.
+    /// The path in the container.
     pub from: PathBuf,
     /// The path in the image.
     pub to: PathBuf,

@@ -15,11 +15,11 @@ use crate::{ImageName, ImageRecord, Puller, Reference, SCHEME, Store};
 /// The files, variables and mounts of the image of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
-    /// The directory of the files.
+    /// The directory of the image's files.
     pub root: PathBuf,
     /// The image's variables, `NAME=VALUE`.
     pub environment: Vec<String>,
-    /// Bind mounts.
+    /// The bind mounts of the bundle.
     pub mounts: Vec<Bind>,
     /// Whether the files are read-only.
     pub is_read_only: bool,

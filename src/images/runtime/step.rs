@@ -22,7 +22,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// `MARK 'ARGUMENT' 'ARGUMENT' BUNDLE`
+    /// Parses `MARK 'ARGUMENT' 'ARGUMENT' BUNDLE`.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let start = text.windows(MARK.len()).position(|window| window == MARK)?;
         let mut rest = &text[start + MARK.len()..];

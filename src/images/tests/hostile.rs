@@ -150,7 +150,7 @@ fn hostile_archives() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The names of crane, kaniko and ko.
+/// How crane, kaniko and ko name files.
 pub(super) const FLAT: [Namer; 2] = [|hex| format!("sha256:{hex}"), |hex| format!("{hex}.tar.gz")];
 
 /// Defects in the layouts of crane, kaniko, ko and Bazel, and in layers of zstd.
@@ -223,7 +223,7 @@ fn hostile_layouts() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Everything below the directory.
+/// The paths of all entries below the directory.
 fn tree(directory: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let with_content = |path: PathBuf| {
@@ -375,7 +375,7 @@ proptest! {
 enum Form {
     FileSystem,
     OciLayer,
-    /// A layer of the layout of crane.
+    /// A layer of an archive with the file names of crane.
     FlatLayer,
     /// Cut off after this share of its bytes, in 256ths.
     Cut(u8),
@@ -385,7 +385,7 @@ fn any_form() -> impl Strategy<Value = Form> {
     prop_oneof![Just(Form::FileSystem), Just(Form::OciLayer), Just(Form::FlatLayer), any::<u8>().prop_map(Form::Cut)]
 }
 
-/// A sequence of members, with the names and targets that lead out, is refused or confined.
+/// A sequence of members whose names and targets may lead out of the image is rejected or confined.
 fn confines(members: &[AnyMember], form: Form) {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);

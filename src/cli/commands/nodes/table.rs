@@ -87,7 +87,7 @@ fn note(node: &ClusterNode) -> Option<String> {
     (!node.accepts_jobs()).then(|| wrap(&format!("{} is {}{silent_note}", node.name, node.report), "  "))
 }
 
-/// In GiB, with a decimal below 10 GiB.
+/// Formats memory in GiB, with one decimal place below 10 GiB.
 fn size(mib: Option<u64>) -> String {
     match mib {
         None => dash(),

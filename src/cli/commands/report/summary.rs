@@ -7,7 +7,7 @@ use serde::Serialize;
 use faults::usage::{GpuUse, JobRecord};
 use model::printable;
 
-/// Shorter jobs get no hints, in seconds.
+/// The minimum run time, in seconds, of a job that gets hints.
 const MIN_HINT_SECONDS: u64 = 300;
 /// Below this mean utilization, in percent, a job gets a hint.
 const LOW_PERCENT: f64 = 15.0;
@@ -25,7 +25,7 @@ pub(in crate::commands) struct JobReport {
     pub(in crate::commands) end: Option<u64>,
     /// Starts: more than one if it was requeued.
     pub(in crate::commands) runs: usize,
-    /// Tasks of an array.
+    /// The number of tasks, if it is an array.
     pub(in crate::commands) tasks: usize,
     pub(in crate::commands) nodes: BTreeSet<String>,
     /// The allocated GPU time; a part of a GPU counts as such.
@@ -34,10 +34,10 @@ pub(in crate::commands) struct JobReport {
     pub(in crate::commands) is_shared: bool,
     /// The time of whole GPUs with samples.
     pub(in crate::commands) measured_gpu_seconds: u64,
-    /// The mean utilization.
+    /// The mean utilization, in percent.
     pub(in crate::commands) use_percent: Option<f64>,
     pub(in crate::commands) peak_percent: Option<u32>,
-    /// The share of time below 5 %.
+    /// The share of time with a utilization below 5 %, in percent.
     pub(in crate::commands) idle_percent: Option<f64>,
     /// The highest memory in use of one GPU, and that GPU's memory.
     pub(in crate::commands) peak_memory_mib: Option<u64>,
@@ -51,7 +51,7 @@ pub(in crate::commands) struct JobReport {
     /// The integral of the utilization, in percent times ms, and its time in ms.
     #[serde(skip)]
     busy: (u64, u64),
-    /// Hints for its user.
+    /// Hints that help the job's user to use the GPUs better.
     pub(in crate::commands) hints: Vec<String>,
     /// Each GPU of each node and run.
     pub(in crate::commands) gpus: Vec<GpuReport>,
@@ -245,7 +245,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The driver counts mJ.
+/// Converts the driver's energy counter, in mJ, to Wh.
 fn watt_hours(mj: u64) -> f64 {
     ratio(mj, 3_600_000).unwrap_or_default()
 }

@@ -23,7 +23,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 /// The variable with the port of the client's socket.
 const VARIABLE: &str = "SLURMINIT_CLIENT_PORT";
-/// The timeout of a connection.
+/// The timeout of connecting to a client.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The kernel tests a silent connection after `IDLE` seconds, and closes it `PROBES` times `INTERVAL` seconds later.
 const IDLE: u32 = 15;

@@ -14,11 +14,11 @@ use super::client::{Clients, processes};
 use slurm::client::{Client, limit};
 use watch::agent::unix;
 
-/// The interval of queries of slurmctld.
+/// How often slurmctld is queried for the steps.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The interval of checks of the steps' clients.
 const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
-/// The time for the first step.
+/// How long the session waits for its first step.
 const FIRST: Duration = Duration::from_secs(10);
 /// The maximum time that slurmstepd tries to reach a client whose machine is gone, before its step ends.
 const ENDING: Duration = Duration::from_secs(30);

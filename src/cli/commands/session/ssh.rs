@@ -19,7 +19,7 @@ use sys::tool::answer::Answer;
 
 /// The script of the server.
 const SERVER: &str = include_str!("server.sh");
-/// The time to make a key.
+/// The timeout of ssh-keygen.
 const KEYGEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The default name of the session.
 const NAME: &str = "ssh";
