@@ -14,7 +14,7 @@ use super::{AccountName, Config, Role, SlurmKey, SlurmSettings};
 pub struct Limits {
     /// The account's or QOS's name.
     pub name: AccountName,
-    /// `Fairshare`, `GrpTRES`, `MaxTRESPU` and the like.
+    /// Settings such as `Fairshare`, `GrpTRES` and `MaxTRESPU`.
     pub settings: SlurmSettings,
 }
 

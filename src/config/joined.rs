@@ -124,7 +124,7 @@ impl TokenSettings {
 /// Checks that a container with this role can join a cluster.
 ///
 /// # Errors
-/// The expected roles.
+/// The role is neither compute nor login.
 pub fn check_joined_role(role: Role) -> Result<(), String> {
     match role {
         Role::Compute | Role::Login => Ok(()),

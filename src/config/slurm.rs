@@ -14,7 +14,7 @@ use model::value::{FeatureName, NodeName};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slurm {
-    /// The controller's host name, in a cluster of several containers; `None` is this container's own.
+    /// The controller's host name, in a cluster of several containers; `None` means this container's host name.
     pub controller: Option<NodeName>,
     /// The maximum number of nodes of a cluster of several containers.
     #[serde(deserialize_with = "node_count")]
@@ -25,7 +25,7 @@ pub struct Slurm {
     pub daemon_port: u16,
     /// The mail relay for `--mail-type`; `None` means that no mail is sent.
     pub mail_relay: Option<MailRelay>,
-    /// The sender of mail; `None` is slurm at the host's name.
+    /// The sender of mail; `None` means the user slurm at this host's name.
     pub mail_from: Option<MailAddress>,
     /// Keys of slurm.conf that replace or extend the generated ones.
     pub conf: SlurmSettings,
@@ -105,7 +105,7 @@ impl SlurmSettings {
         self.0.iter().find(|(existing, _)| existing.is(key)).map(|(_, value)| value)
     }
 
-    /// Adds a setting. If the key exists, returns its spelling.
+    /// Adds a setting. Fails if the key exists already, in any case.
     pub(super) fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
         match self.0.iter().find(|(existing, _)| existing.is(key.as_str())) {
             Some((existing, _)) => Err(format!("duplicate slurm.conf key: `{}` and `{}`", existing.0, key.0)),
@@ -235,9 +235,9 @@ pub struct Partition {
     pub name: NodeName,
     /// In a cluster of several containers: the Feature of its nodes.
     pub feature: Option<FeatureName>,
-    /// Whether its jobs make room for jobs of partitions without this key, and how.
+    /// Whether this partition's jobs make room for jobs of partitions without this key, and how.
     pub preempt: Option<Preempt>,
-    /// The rest of the line. Without `Nodes` it contains this node.
+    /// The other keys of the line. Without `Nodes`, the partition contains this node.
     pub settings: SlurmSettings,
 }
 
@@ -285,7 +285,7 @@ impl<'de> Deserialize<'de> for Partition {
     }
 }
 
-/// slurmctld exits if two lines have the same PartitionName.
+/// Checks that the partitions' names are unique: slurmctld exits if two lines have the same PartitionName.
 pub(super) fn check_partitions(partitions: &[Partition]) -> Result<(), Fault> {
     check_unique("partition", "name", partitions.iter().map(|partition| partition.name.as_str()))
 }

@@ -1,8 +1,8 @@
 //! A join token: one word with the key and the settings that a second machine requires to join a cluster.
 //!
-//! `sj1-` and base64url of: CRC-32 of what follows, its length, the length of the munge key, the key, and JSON. The length and the
-//! checksum distinguish a truncated token from a mistyped one. They do not authenticate it: anyone can make a token, so
-//! use only tokens from a trusted source.
+//! A token consists of `sj1-` and the base64url encoding of: CRC-32 of the rest, length of the rest, length of the munge key, the key, and JSON. The
+//! length and the checksum distinguish a truncated token from a mistyped one. They do not authenticate the token: anyone can make one, so use only
+//! tokens from a trusted source.
 
 use core::net::Ipv4Addr;
 

@@ -98,8 +98,9 @@ pub struct HealthController {
     applied: BTreeSet<Key>,
     /// The GPUs that the last start or reload did not wait for.
     awaited: Vec<Identity>,
-    /// The GPUs that an administrator released, and those that are to be checked after that.
+    /// The GPUs that an administrator has released.
     released: BTreeSet<Key>,
+    /// The returned GPUs that have not been checked yet.
     returning: BTreeSet<Key>,
     /// The GPUs that no process of slurminit has open.
     closed: BTreeSet<Key>,
@@ -110,8 +111,9 @@ pub struct HealthController {
     interval_ms: u64,
     pending: Vec<Pending>,
     without_jobs: Vec<WithoutJobs>,
-    /// Whether a query for jobs has not been answered yet; likewise for a drain.
+    /// Whether a query for jobs has not been answered yet.
     has_pending_query: bool,
+    /// Whether a drain has not been answered yet.
     has_pending_drain: bool,
     has_failed_to_drain: bool,
     last_logged: BTreeMap<(Key, FaultKind), u64>,
@@ -254,7 +256,7 @@ impl HealthController {
         self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Applies an error that the driver reported. Without a GPU, it is attributed to the only one.
+    /// Applies an error that the driver reported. An error that names no GPU is attributed to the only GPU, if there is just one.
     pub fn add_event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {

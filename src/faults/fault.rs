@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::sample::Identity;
 use super::xid::{self, LINK, REBOOT};
 
-/// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
-/// configuration, in logs and in metrics, its default policy, its description and its fix.
+/// Declares [`FaultKind`] and [`Faults`] from a table. A row contains the kind, its key in `[faults]`, its name in the configuration, in logs and in
+/// metrics, its default policy, its description and its fix.
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $fix:expr;)*) => {
         /// A kind of fault.
@@ -35,7 +35,7 @@ macro_rules! fault_kinds {
         }
 
         impl FaultKind {
-            /// The description and fix.
+            /// The description and the fix of the fault.
             pub fn describe(self) -> (String, Fix) {
                 match self {
                     Self::Xid(number) => {

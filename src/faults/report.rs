@@ -19,7 +19,7 @@ pub const FILE: &str = "gpus.json";
 /// The contents of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The process that writes it. If it is gone, the report is out of date.
+    /// The process that writes the report. If the process is gone, the report is out of date.
     #[serde(flatten)]
     pub process: ProcessId,
     /// The time of the last sample; 0 before the first.
@@ -83,7 +83,7 @@ pub struct GpuReport {
     /// The count and last time of each fault since the start of the container.
     #[serde(with = "counts")]
     pub counts: BTreeMap<FaultKind, Count>,
-    /// Whether it is excluded from jobs because of its faults.
+    /// Whether the GPU is excluded from jobs because of its faults.
     pub is_out: bool,
     /// The state of a GPU that an administrator released for work on the host; `None` if not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,7 @@ pub struct OpenFault {
     pub kind: FaultKind,
     /// The policy that applies to the fault.
     pub policy: Policy,
-    /// The time at which it began, in seconds since 1970.
+    /// The time at which the fault began, in seconds since 1970.
     pub since: u64,
     /// The description of the fault.
     pub what: String,

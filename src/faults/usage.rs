@@ -108,7 +108,7 @@ pub struct Job {
     /// Slurm's indices of its GPUs on this node; slurmctld reports them only while the job has them.
     #[serde(skip)]
     pub gpus: Vec<usize>,
-    /// Slurm's indices of the GPUs of which it has parts (shards, MPS), and the size of each part in ppm.
+    /// Slurm's indices of the GPUs of which the job has a part (shards, MPS), and the size of each part in ppm.
     #[serde(skip)]
     pub shared: Vec<(usize, u32)>,
 }
@@ -310,7 +310,7 @@ impl Usage {
         while self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
-        // A job that had started by the time of the query is part of the answer.
+        // The answer contains each job that had started by the time of the query, so older samples are no longer needed.
         self.samples.values_mut().for_each(|samples| samples.retain(|sample| sample.at > asked));
         self.samples.retain(|_, samples| !samples.is_empty());
         ended

@@ -24,7 +24,7 @@ use super::{ImageError, ImageName, ImageRecord, Importer, Reference, Source};
 
 /// The name of the downloaded OCI layout, in the directory that [`Download::run`] gets.
 pub(crate) const LAYOUT: &str = "layout";
-/// The limit of skopeo's messages, in bytes.
+/// The maximum size of skopeo's messages, in bytes.
 const MAX_MESSAGES: usize = 64 << 10;
 /// The interval of the checks of a download.
 const CHECK: Duration = Duration::from_secs(1);

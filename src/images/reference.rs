@@ -12,7 +12,7 @@ pub const SCHEME: &str = "docker://";
 const DOCKER_HUB: &str = "docker.io";
 /// The longest reference, as in docker's `distribution/reference`.
 const LONGEST: usize = 255;
-/// Hexadecimal digits of the reference's digest in the name of a pulled image.
+/// How many hexadecimal digits of the reference's digest are in the name of a pulled image.
 const NAME_DIGITS: usize = 16;
 /// The maximum length of the readable part of that name.
 const LONGEST_LABEL: usize = 40;

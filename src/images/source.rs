@@ -142,7 +142,7 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     if images.iter().flat_map(|image| [&image.config].into_iter().chain(&image.layers)).all(|name| files.has(name)) {
         return Ok(Some(files));
     }
-    // Other tools' names, such as those of Bazel's rules.
+    // Other tools, such as Bazel's rules, choose other names.
     let named: BTreeSet<&[u8]> = images
         .iter()
         .flat_map(|image| [&image.config].into_iter().chain(&image.layers))

@@ -59,7 +59,7 @@ pub(crate) struct Archive<R> {
     /// The unread bytes of the current member's content, and of the padding after it.
     unread_content: u64,
     padding: u64,
-    /// Whether the archive may end without its mark: the reader verifies its digest.
+    /// Whether the archive may end without its end mark, because its digest is verified.
     may_have_no_end: bool,
     /// Skips this many bytes, and returns how many there were.
     skip: fn(&mut R, u64) -> io::Result<u64>,
@@ -204,7 +204,7 @@ impl<R: Read> Archive<R> {
         Ok(bytes)
     }
 
-    /// `LENGTH KEY=VALUE\n`, where LENGTH counts the whole record.
+    /// Reads records `LENGTH KEY=VALUE\n`, where LENGTH counts the whole record.
     fn read_pax(&mut self, size: u64, overrides: &mut Overrides) -> Result<(), ImageError> {
         let bytes = self.read_content(size, MAX_PAX)?;
         let mut rest = bytes.as_slice();
@@ -284,7 +284,7 @@ fn path(header: &[u8; BLOCK]) -> Vec<u8> {
     if is_ustar && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_vec() }
 }
 
-/// Octal digits, or GNU's base 256 for large numbers.
+/// Parses octal digits, or GNU's base 256 for large numbers.
 fn number(field: &[u8]) -> Result<u64, ImageError> {
     if field[0] & 0x80 != 0 {
         if field[0] == 0xff {

@@ -63,8 +63,7 @@ impl LimitCounts {
     }
 }
 
-/// The number of free processes below the limit, if a fork has failed before and it is too low for a Slurm daemon to
-/// start.
+/// The number of free processes below the limit, if a fork has failed before and the number is too low for a Slurm daemon to start.
 pub(super) fn process_shortage() -> Option<u64> {
     (LimitCounts::now().failed_forks > 0).then(|| free_processes_if_too_few(Path::new(CGROUP_ROOT))).flatten()
 }
@@ -120,7 +119,7 @@ mod tests {
         assert_eq!(LimitCounts::read(root.path()), LimitCounts { failed_forks: 5, oom_kills: 1 });
     }
 
-    /// The container is a machine of cgroup v2 before Linux 6.11, where slurmd has moved the daemons into /system.
+    /// A container with cgroup v2 and a kernel before Linux 6.11, where slurmd has moved the daemons into /system.
     #[test]
     fn failed_fork_of_daemon_in_a_cgroup_of_its_own_counts() {
         let root = tempfile::tempdir().unwrap();

@@ -18,9 +18,9 @@ const STATE_FILES: [&str; 3] = ["clustername", "job_state", "node_state"];
 /// A directory in the root of a new ext4 file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Makes sure that `daemon`'s user can write to the directory. A missing directory is created, and a new one or one of
-/// a previous user changes owner. A directory with anything else in it is left unchanged. Returns what was repaired on
-/// the way.
+/// Makes sure that `daemon`'s user can write to the directory. A missing directory is created. A new directory, or one
+/// that belongs to a previous user, changes owner. A directory with anything else in it is left unchanged. Returns what
+/// was repaired on the way.
 ///
 /// # Errors
 /// The user cannot write there, and the directory cannot be given to it.

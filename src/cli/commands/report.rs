@@ -196,7 +196,7 @@ fn csv(jobs: &[JobReport]) -> String {
         .to_owned();
     let number = |number: Option<f64>| number.map(|number| format!("{number:.2}")).unwrap_or_default();
     let whole = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
-    // A name of a user or account could be a formula or end the field.
+    // The name of a user or account could be a spreadsheet formula, or end the field.
     let name = |text: &str| text.chars().filter(|c| c.is_alphanumeric() || "_-.@".contains(*c)).collect::<String>();
     for job in jobs {
         let fields = [

@@ -199,7 +199,7 @@ pub fn compose(compose: Compose) -> Observations {
     }
 }
 
-/// The fix of a failed trial, where it depends on vendor and engine.
+/// The fixes of a failed trial that depend on the vendor and the engine.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each is the fix of a component at fault, or the program that shows the driver")]
 pub struct Fixes {

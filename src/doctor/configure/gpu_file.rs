@@ -108,7 +108,7 @@ fn files_section(file_gpus: &[&FileGpus], selection: &Selection) -> String {
     text + &list("security_opt", security().map(|(option, _)| option.replacen('=', ":", 1)))
 }
 
-/// A key of the service with a list; nothing if the list is empty.
+/// Renders a key of the service whose value is a list; an empty text if the list is empty.
 fn list(key: &str, items: impl IntoIterator<Item = String>) -> String {
     let items: String = items.into_iter().map(|item| format!("      - {item}\n")).collect();
     if items.is_empty() { items } else { format!("    {key}:\n{items}") }

@@ -129,7 +129,7 @@ pub fn decode_credential(ask: Ask<'_>, file: &std::path::Path) -> Observed<Crede
     parse_credential(&output_despite_failure(ask, &format!("unmunge --input='{file}'")))
 }
 
-/// Runs a pipeline. unmunge prints the decoded part even after a failure.
+/// The standard output of a pipeline, even if it fails: unmunge prints the decoded part of a rejected credential, too.
 fn output_despite_failure(ask: Ask<'_>, line: &str) -> String {
     let line = format!("({line}) 2>&1; true");
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)

@@ -9,14 +9,14 @@ use crate::sample::{GpuSample, Identity};
 use model::inventory::{Condition, Readings, Slowdown};
 use model::queued_job::OwnedJob;
 
-/// The number of consecutive samples without a fault after which it is cleared.
+/// The number of consecutive samples without a fault after which the fault is cleared.
 const GOOD_SAMPLES: u32 = 2;
 /// Memory in MiB that the driver and a display may use without a job.
 const IDLE_MEMORY_MIB: u64 = 1024;
 /// The number of consecutive queries without a job on a GPU in use after which its memory counts as a leftover: a job
 /// may be starting or ending.
 const UNOWNED_QUERIES: u32 = 2;
-/// The delay after an XID before a recovery action of "none" counts, in ms: the driver may update it late.
+/// How long after an XID a recovery action of "none" is ignored, in ms: the driver may update the action late.
 const XID_CLEAR_DELAY: u64 = 60_000;
 /// The time without an error after which a GPU is offered again if its driver has no recovery action (before 570), in
 /// ms: doubles with each XID of the same number up to the maximum.
@@ -36,9 +36,9 @@ pub(super) struct Gpu {
     pub(super) offered: Vec<usize>,
     pub(super) jobs: Vec<OwnedJob>,
     since: u64,
-    /// The number of consecutive queries without a job while it was in use.
+    /// The number of consecutive queries without a job while the GPU was in use.
     unowned_queries: u32,
-    /// Whether the end of its reset may have been missed.
+    /// Whether the end of the GPU's reset may have been missed.
     may_have_missed_reset_end: bool,
     /// Whether the GPU has responded at `counts_from` or later.
     pub(super) has_answered: bool,

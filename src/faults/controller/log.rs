@@ -34,7 +34,7 @@ pub(super) struct WithoutJobs {
 }
 
 impl HealthController {
-    /// Queues a fault for reporting. One that was reported recently is reported later, if it lasts.
+    /// Queues a fault for reporting. A fault that was reported recently is reported again later, if it lasts.
     pub(super) fn queue_report(
         &mut self,
         now: Clock,
@@ -186,7 +186,7 @@ impl HealthController {
     }
 }
 
-/// `; job 17 of alice was using it`; empty without jobs.
+/// Formats the jobs as the end of a message: `; job 17 of alice was using it`; empty without jobs.
 fn job_suffix(jobs: &[OwnedJob]) -> String {
     let each = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect::<Vec<_>>();
     if each.is_empty() { String::new() } else { format!("; {} was using it", each.join(", ")) }

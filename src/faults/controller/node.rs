@@ -98,7 +98,7 @@ pub enum DrainOutcome {
 pub struct SlurmNodeState {
     /// Whether the node is drained, down or failed, for any reason.
     pub is_closed: bool,
-    /// Whether it is drained because of a GPU, by the agent.
+    /// Whether the agent drained the node because of a GPU.
     pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
     pub gpus: Vec<Vec<OwnedJob>>,

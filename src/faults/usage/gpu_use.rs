@@ -49,7 +49,7 @@ pub struct GpuUse {
 }
 
 impl GpuUse {
-    /// The job's share of a value of the GPU: all of it, unless it has a part of the GPU.
+    /// The job's share of a value of the GPU: the whole value, unless the job has only a part of the GPU.
     pub fn share_of(&self, value: u64) -> u64 {
         self.share_ppm
             .map_or(value, |ppm| value / 1_000_000 * u64::from(ppm) + value % 1_000_000 * u64::from(ppm) / 1_000_000)
@@ -115,7 +115,7 @@ impl GpuUse {
         }
     }
 
-    /// The energy since the last sample: the rise of the counter, otherwise the power times the time.
+    /// The energy since the last sample: the increase of the counter if the driver has one, otherwise the power times the time.
     fn energy(&self, sample: &Sample, ms: u64) -> Option<u64> {
         let former = self.last.and_then(|last| last.energy_mj);
         let counted = former.zip(sample.energy_mj).and_then(|(former, now)| now.checked_sub(former));

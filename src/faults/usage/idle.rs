@@ -91,7 +91,7 @@ impl IdlePolicy {
     }
 }
 
-/// The nodes whose GPUs of the job are idle, and the time of each mark.
+/// The nodes on which the job's GPUs are idle, and the time of each mark.
 fn marks(comment: &str) -> Vec<(&str, u64)> {
     let word = comment.split_whitespace().find_map(|word| word.strip_prefix(MARK)).unwrap_or_default();
     word.split(',')
@@ -123,7 +123,7 @@ pub(super) struct Window {
     former: Vec<(u64, u64)>,
     /// Whether the user was warned, or the job reported, since it last used a GPU.
     is_warned: bool,
-    /// Whether its GPUs of this node were idle over the whole window.
+    /// Whether the job's GPUs on this node were idle over the whole window.
     #[serde(default)]
     is_idle: bool,
 }

@@ -157,7 +157,7 @@ fn suspended_time_and_gaps_do_not_count() {
     assert_eq!((gpu.mean_percent(), gpu.measured_ms), (Some(40.0), 5_000 + 5_000 + 15_000));
 }
 
-/// The steps of the policy for a job with this use in each interval, restarted after each answer.
+/// The policy's steps for a job with this GPU use in each interval. The agent restarts after each answer.
 fn idle_steps(policy: &IdlePolicy, percents: &[u32], change: impl Fn(&mut Job)) -> Vec<(usize, IdleAction)> {
     let (mut usage, mut steps) = (usage(), Vec::new());
     for (number, percent) in percents.iter().enumerate() {
@@ -191,7 +191,7 @@ fn idle_job_is_warned_then_cancelled_after_a_second_window() {
         idle_steps(&cancel, &used, keep),
         [(9, IdleAction::Warn), (33, IdleAction::Warn), (43, IdleAction::Cancel)]
     );
-    // A suspended job is not judged, and one with shards as long as any job uses the GPU.
+    // A suspended job is not judged, and a job with shards is not idle while any job uses the GPU.
     assert_eq!(idle_steps(&cancel, &[0; 25], |job| job.state = "SUSPENDED".to_owned()), []);
     let shards = |job: &mut Job| (job.shared, job.gpus) = (vec![(0, 250_000)], Vec::new());
     assert_eq!(idle_steps(&cancel, &[0; 25], shards), [(9, IdleAction::Warn), (19, IdleAction::Cancel)]);
@@ -200,7 +200,7 @@ fn idle_job_is_warned_then_cancelled_after_a_second_window() {
     assert_eq!(idle_steps(&exempt, &[0; 25], keep), []);
 }
 
-/// A job on two nodes whose answers have the same AdminComment. Its GPUs are in use as given; c2 is down from `silent` on.
+/// The policy's steps for a job on two nodes with the given GPU use. Both nodes get the same AdminComment; c2 is down from interval `silent` on.
 fn idle_steps_of_two_nodes(percents: [&[u32]; 2], silent: usize) -> Vec<(usize, IdleAction)> {
     let after = std::time::Duration::from_secs(80);
     let policy = IdlePolicy { action: IdleAction::Cancel, after, ..IdlePolicy::default() };

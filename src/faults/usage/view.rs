@@ -38,7 +38,7 @@ impl History {
     }
 }
 
-/// The use of its GPUs by a run of a job on this node.
+/// The GPU use of one run of a job on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUse {
     /// The job ID.
@@ -55,7 +55,7 @@ pub struct JobUse {
     pub end: Option<u64>,
     /// The mean utilization of its whole GPUs and MIG instances, in percent.
     pub percent: Option<u64>,
-    /// The highest memory in use of one of them, in MiB.
+    /// The highest memory in use of one of its GPUs, in MiB.
     pub peak_memory_mib: Option<u64>,
     /// The energy that its whole GPUs and MIG instances used, in J.
     pub energy_j: Option<u64>,

@@ -46,9 +46,9 @@ pub struct Bind {
 pub(super) struct Binds(pub(super) Vec<Bind>);
 
 impl Binds {
-    /// The binds of every step: these directories and files, its user's home and its working directory, what Slurm's commands and MPI need
-    /// (Slurm's configuration, munge's socket, and the directories of steps, where slurmstepd's PMIx server shares memory: PMIX_NSDIR,
-    /// PMIX_SERVER_TMPDIR), and the configured mounts.
+    /// The binds of every step: the directories and files above, the user's home directory, the working directory, the configured mounts, and what
+    /// Slurm's commands and MPI need: Slurm's configuration, munge's socket, and the directories of steps, in which slurmstepd's PMIx server shares
+    /// memory (PMIX_NSDIR, PMIX_SERVER_TMPDIR).
     pub(super) fn new(setup: &Setup, root: &Path, home: Option<&Path>, directory: &Path) -> Self {
         let mut binds = Self::default();
         DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_at_same_path(Path::new(path)));

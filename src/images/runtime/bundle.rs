@@ -25,8 +25,8 @@ pub struct Bundle {
     pub is_read_only: bool,
 }
 
-/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or jobs have no
-/// right to it.
+/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or it would need
+/// rights that jobs do not have.
 #[derive(Debug, Deserialize)]
 struct Configuration {
     root: Root,

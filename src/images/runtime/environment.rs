@@ -124,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// The directory of bundles, this user's directory in it, and the environment of a step, with these modes of slurmstepd's.
+    /// Creates this user's directory in the directory of bundles, and a file with the environment of a step, with the modes that slurmstepd sets.
+    /// Returns both paths.
     fn step(bundles: &Path) -> (PathBuf, PathBuf) {
         let own = bundles.join(geteuid().to_string());
         let task = own.join("7-0-node1-0/oci-job7-0/task-0");

@@ -316,7 +316,7 @@ fn confines_what_would_leave_the_root() {
     }
 }
 
-/// Asserts that nothing was made beside the store, and nothing in it that an image may not have.
+/// Asserts that nothing was created beside the store, and that the store contains nothing that is forbidden in an image.
 #[track_caller]
 fn assert_only_in(directory: &Path, store: &crate::Store, what: &str) {
     for path in tree(directory) {

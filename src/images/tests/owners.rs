@@ -1,4 +1,4 @@
-//! Images, and sources of images, that another user could change. These tests require root, which creates files of other users.
+//! Images, and sources of images, that another user could change. These tests require root, because they create files of other users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};

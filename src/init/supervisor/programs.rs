@@ -23,7 +23,7 @@ const INPUT_OPTION: &str = "--given";
 
 /// Slurm reads these as signs of systemd and changes its behaviour.
 const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
-/// Variables of an image for its users' programs: munged would load other libraries than its own, and fail.
+/// Variables that images set for their users' programs. With them, munged would load foreign libraries, and fail.
 const NOT_FOR_MUNGED: [&str; 2] = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
 
 impl Supervisor {
@@ -166,7 +166,7 @@ impl Supervisor {
     fn number_command(&self, unit: &Unit) -> Option<CommandLine> {
         let number = self.with_state(CommandLine::own("jobs").arg("number"));
         let inherited = unit.inherited_state(self.machine.prepared());
-        // An accounting database can have jobs of a state that was lost.
+        // An accounting database can contain jobs of a saved state that was lost.
         let has_accounting = || {
             let mut daemons = self.machine.units().iter().filter_map(|unit| unit.spec.daemon);
             daemons.any(DaemonName::is_for_accounting)

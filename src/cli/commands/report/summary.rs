@@ -15,7 +15,7 @@ const LOW_PERCENT: f64 = 15.0;
 /// The report of a job or array.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::commands) struct JobReport {
-    /// `17`, `17_3` for a task, `17_*` for an array.
+    /// The job's name: `17`, `17_3` for a task, `17_*` for an array.
     pub(in crate::commands) job: String,
     pub(in crate::commands) user: String,
     pub(in crate::commands) account: String,
@@ -23,14 +23,14 @@ pub(in crate::commands) struct JobReport {
     pub(in crate::commands) state: String,
     pub(in crate::commands) start: u64,
     pub(in crate::commands) end: Option<u64>,
-    /// Starts: more than one if it was requeued.
+    /// The number of starts: more than one if the job was requeued.
     pub(in crate::commands) runs: usize,
     /// The number of tasks, if it is an array.
     pub(in crate::commands) tasks: usize,
     pub(in crate::commands) nodes: BTreeSet<String>,
-    /// The allocated GPU time; a part of a GPU counts as such.
+    /// The allocated GPU time. A part of a GPU counts with its share.
     pub(in crate::commands) gpu_seconds: u64,
-    /// Whether it had parts of GPUs (shards, MPS): their use, memory and energy per job are unknown, and left out of the values below.
+    /// Whether the job had parts of GPUs (shards, MPS). The use, memory and energy of the parts are unknown, so the values below do not include them.
     pub(in crate::commands) is_shared: bool,
     /// The time of whole GPUs with samples.
     pub(in crate::commands) measured_gpu_seconds: u64,

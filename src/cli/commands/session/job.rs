@@ -65,7 +65,7 @@ impl Request {
     }
 }
 
-/// A time of an option: 8h, 30m, or in Slurm's format.
+/// Parses the time in an option: 8h, 30m, or in Slurm's format.
 pub(crate) fn time_limit(time: &str) -> anyhow::Result<TimeLimit> {
     let number = |unit| time.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
     let minutes = number('h').and_then(|hours| hours.checked_mul(60)).or_else(|| number('m'));
@@ -182,7 +182,7 @@ impl Session {
         }
         let (mut printed, mut next) = (String::new(), Instant::now() + Duration::from_secs(1));
         loop {
-            // An interrupt at a terminal also ends the squeue that runs.
+            // An interrupt at a terminal also ends the running squeue.
             let sessions = Self::all();
             if signal.load(Ordering::Relaxed) {
                 self.cancel()?;
@@ -230,7 +230,7 @@ impl Session {
         srun
     }
 
-    /// Runs a step to its end. With `ends_job`, the job ends with it.
+    /// Runs a step to its end. With `ends_job`, the job ends with the step.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
     pub(crate) fn run(&self, mut step: Command, ends_job: bool) -> anyhow::Result<ExitStatus> {
         let _client = client::attach(&mut step, self.node_address()?, false)?;

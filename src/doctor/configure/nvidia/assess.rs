@@ -126,7 +126,7 @@ fn pass_method(toolkit: &Toolkit, situation: &Situation) -> PassMethod {
     if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { PassMethod::Cdi } else { PassMethod::Gpus }
 }
 
-/// `2x NVIDIA H200, 1x NVIDIA A100`, in order of first appearance.
+/// Lists the models in order of first appearance: `2x NVIDIA H200, 1x NVIDIA A100`.
 fn list(nvidia: &Nvidia) -> String {
     let counts = counted(nvidia.gpus.iter().map(|gpu| (gpu.model.as_deref().unwrap_or("NVIDIA GPU"), 1)));
     counts.iter().map(|(model, count)| format!("{count}x {model}")).collect::<Vec<_>>().join(", ")

@@ -146,7 +146,7 @@ impl Step {
 
     fn timeout(&self) -> PollTimeout {
         let due = self.pending.iter().map(|received| received.due.saturating_duration_since(Instant::now())).min();
-        // The next millisecond, so that the due time has passed.
+        // Rounded up to the next millisecond, so that the due time has passed.
         let wait = due.map(|wait| wait + Duration::from_millis(1));
         wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX))
     }
