@@ -251,7 +251,7 @@ impl Config {
             || self.slurm.conf.iter().any(|(key, _)| is_secret(key))
     }
 
-    /// Whether the accounting daemons run here (beside slurmctld).
+    /// Whether the accounting daemons run here, on the same node as slurmctld.
     pub fn runs_accounting(&self) -> bool {
         self.accounting.is_on() && matches!(self.role, Role::All | Role::Controller)
     }
@@ -263,7 +263,7 @@ impl Config {
         self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
     }
 
-    /// Whether slurmrestd runs here (beside slurmctld).
+    /// Whether slurmrestd runs here, on the same node as slurmctld.
     pub fn runs_rest(&self) -> bool {
         self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
     }

@@ -1,4 +1,4 @@
-//! Copies a directory into a tree. Another user may be changing it meanwhile.
+//! Copies a directory into a tree. Another user may change the directory during the copy.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

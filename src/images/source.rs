@@ -119,8 +119,8 @@ pub(crate) fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// Whether the archive of an image may have a file of this name. Other names are ignored, because a file system has too
-/// many to keep.
+/// Whether a file of this name may be needed from the archive of an image. Other names are ignored, because an exported
+/// file system has too many to keep in memory.
 fn is_image_file_name(name: &[u8]) -> bool {
     let depth = name.iter().filter(|byte| **byte == b'/').count();
     let is_document = depth == 0 && (name.ends_with(b".json") || name == b"oci-layout" || name.ends_with(b".tar"));
@@ -135,7 +135,7 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     if is_layout(&files) {
         return Ok(Some(files));
     }
-    // A file system may have a file of this name, too.
+    // An exported file system may also contain a file of this name.
     let documents = files.document("manifest.json").ok();
     let images = documents.and_then(|bytes| serde_json::from_slice::<Vec<SavedImage>>(&bytes).ok());
     let Some(images) = images.filter(|images| !images.is_empty()) else { return Ok(None) };

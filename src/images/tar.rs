@@ -152,7 +152,7 @@ impl<R: Read> Archive<R> {
         let left = left.ok_or_else(|| malformed("a member's size is too large"))?;
         let skipped = if left == 0 { 0 } else { (self.skip)(&mut self.reader, left)? };
         self.position += skipped;
-        // umoci does not pad the last block either.
+        // The last block need not be complete either: umoci does not pad it.
         let needed = if self.may_have_no_end { self.unread_content } else { left };
         if skipped < needed {
             return Err(malformed("the archive is truncated"));
@@ -161,7 +161,7 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// The next header; `None` at the end: two blocks of zeros. A single one is skipped, as GNU tar does.
+    /// The next header; `None` at the end, which two blocks of zeros mark. A single block of zeros is skipped, as in GNU tar.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>, ImageError> {
         for _ in 0..2 {
             let mut header = [0; BLOCK];
@@ -279,7 +279,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 
 fn path(header: &[u8; BLOCK]) -> Vec<u8> {
     let (name, prefix) = (until_nul(&header[..100]), until_nul(&header[345..500]));
-    // GNU's old format keeps times where ustar has the prefix.
+    // In GNU's old format, this field contains times instead of the prefix.
     let is_ustar = &header[257..263] == b"ustar\0";
     if is_ustar && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_vec() }
 }

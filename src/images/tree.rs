@@ -209,7 +209,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes an entry with everything in it. A missing one is no error.
+    /// Removes an entry with everything in it. A missing entry is not an error.
     pub(crate) fn remove(&mut self, path: &[OsString], label: &[u8]) -> Result<(), ImageError> {
         let removed = self.in_parent(path, label, |at, name| {
             remove_entry(at, name, MAX_DEPTH + 1).map_err(|error| ImageError::io(lossy(label), error))
@@ -379,7 +379,7 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Removes an entry with everything in it, without following links. A missing one is no error.
+/// Removes an entry with everything in it, without following links. A missing entry is not an error.
 pub(crate) fn remove_entry(at: &OwnedFd, name: &OsStr, max_depth: usize) -> io::Result<()> {
     match unlinkat(at, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),

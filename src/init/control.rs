@@ -67,7 +67,7 @@ pub(super) fn listen(socket: &Path) -> std::io::Result<UnixListener> {
         Ok(metadata) if metadata.file_type().is_socket() => run.remove(&file)?,
         _ => {}
     }
-    // Others must never be able to connect. slurminit has one thread, so the umask affects no other file.
+    // Other users must never be able to connect. slurminit has one thread, so the umask affects no other file.
     let before = umask(Mode::from_bits_truncate(0o177));
     let listener = UnixListener::bind(socket);
     umask(before);
@@ -143,7 +143,7 @@ async fn forward_lines(mut stream: UnixStream, mut new_lines: Receiver<Vec<u8>>)
     }
 }
 
-/// The socket's mode already ensures this, but someone may have changed it.
+/// Whether the client is root or slurminit's own user. The socket's mode already ensures this, but may have been changed.
 fn is_permitted(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|client| client.uid() == 0 || client.uid() == Uid::effective().as_raw())
 }

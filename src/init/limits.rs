@@ -9,7 +9,7 @@ use nix::libc;
 
 use machine::{Exit, ExternalCause};
 
-/// Where the container's cgroup is mounted: version 2, or the controllers of version 1.
+/// Where the container's cgroup is mounted (version 2), or the directories of its controllers (version 1).
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// A file that only version 2 has.
 const VERSION_2_FILE: &str = "cgroup.controllers";

@@ -53,7 +53,7 @@ enum Read {
 }
 
 impl PipeReader {
-    /// Only this process has the reading end, so O_NONBLOCK affects no other.
+    /// Only this process has the reading end open, so O_NONBLOCK affects no other process.
     pub(super) fn new(
         pipe: OwnedFd,
         handler: LineHandler,

@@ -31,7 +31,7 @@ use sys::users::User;
 /// The size of a pipe for at least 64 messages, in bytes.
 const MESSAGE_PIPE_BYTES: libc::c_int = 64 * 4096;
 
-/// The child's exit code if its exec failed. [`exec_failure`] has the reason.
+/// The child's exit code if its exec failed. [`exec_failure`] returns the reason.
 const EXEC_FAILED: i32 = 127;
 
 /// Where a child's output goes.

@@ -30,7 +30,7 @@ pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<
     let is_closed = bundles.close_new_entries().map_err(failure)?;
     for (uid, gid) in passwd.lines().filter_map(ids).filter(|_| is_root) {
         let name = uid.to_string();
-        // slurmstepd may have created it meanwhile.
+        // slurmstepd may have created the directory since the first try.
         let (mut directory, _) = bundles.child(&name).or_else(|_| bundles.child(&name))?;
         settle(&mut directory, (uid, gid), 0o700)?;
     }

@@ -96,7 +96,7 @@ fn is_own_tmp(mountinfo: &str) -> bool {
     mount.is_none_or(|mount| mount.kind == "tmpfs" && mount.from == "/")
 }
 
-/// A message about something that was repaired.
+/// The message about a path that was repaired.
 pub(super) fn finding(repaired: &RepairedPath) -> Finding {
     let severity = if repaired.is_suspicious() { Severity::Warning } else { Severity::Info };
     let cause = match repaired {

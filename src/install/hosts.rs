@@ -125,8 +125,8 @@ fn lock_hosts(root: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
-/// The text with the addresses of the nodes, without outdated lines of this program, and without loopback addresses of nodes: lookups
-/// return the addresses of all lines, loopback first.
+/// Renders /etc/hosts with the addresses of the nodes. Outdated lines of this program and loopback addresses of nodes are removed: lookups return the
+/// addresses of all lines, loopback first.
 fn render_hosts(old: &str, nodes: &[(String, String)]) -> String {
     let (mut text, mut removed) = (String::new(), Vec::new());
     for line in old.lines() {

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause between two tries. A wait in the kernel would have no limit.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only, where no one can change the files.
+/// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only: then no program can change the files.
 pub(super) fn take(root: &Path) -> Result<Option<File>, InstallError> {
     take_within(root, TIMEOUT).map_err(|error| InstallError::write(&Path::new(DIRECTORY).join(NAME), error))
 }

@@ -121,7 +121,7 @@ fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<Job
     Ok(records)
 }
 
-/// The records in the AdminComment of jobs. Slurm decides whose jobs this user may see.
+/// The records in the AdminComment of jobs. Slurm decides which users' jobs this user may see.
 fn accounted(args: &Args, is_root: bool) -> anyhow::Result<Vec<JobRecord>> {
     let which = match args.jobs.as_slice() {
         [] => format!("--starttime=now-{}seconds", args.since.as_secs()),

@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
         Ok(configuration) => configuration,
         Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
     };
-    // This comes before anything of a running cluster is changed.
+    // The lock comes before any change to a running cluster.
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
         // A concurrent start has taken the lock.

@@ -54,14 +54,14 @@ enum Verb {
     /// End the job when it has had no step for this long; the session's batch script
     #[command(hide = true)]
     Keep {
-        /// Seconds
+        /// The time without a step, in seconds
         #[arg(value_name = "SECONDS")]
         seconds: u64,
     },
     /// Connect standard input and output with a socket of the job's node; `slurminit notebook` runs it in a step
     #[command(hide = true)]
     Stream {
-        /// The socket
+        /// The path of the socket on the node
         #[arg(value_name = "SOCKET")]
         socket: PathBuf,
     },

@@ -410,7 +410,7 @@ fn confines(members: &[AnyMember], form: Form) {
     assert_only_in(directory.path(), &importer.store, "an archive");
 }
 
-/// The offset of a member's name, or the size in its header.
+/// How a member's name is stored, or a forged size in its header.
 #[derive(Clone, Debug)]
 enum Named {
     Header,

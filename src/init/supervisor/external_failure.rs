@@ -53,7 +53,8 @@ impl Supervisor {
             return failure.shortage;
         }
         let shortage = running.started.limits.shortage(exit, limits::LimitCounts::now());
-        // Another process may have hit the limit. A Slurm daemon logs that it cannot start a thread or a process.
+        // Another process may have hit the limit, so a Slurm daemon must have logged that it cannot start a thread or a
+        // process.
         let is_cause = |shortage: &ExternalCause| {
             *shortage != ExternalCause::Processes
                 || self.machine.units()[id].spec.daemon.is_none()

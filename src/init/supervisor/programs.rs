@@ -146,7 +146,7 @@ impl Supervisor {
         self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node)
     }
 
-    /// A unit's command. Some are started through a verb that prepares something and then execs it.
+    /// A unit's command. Some units are started through a verb that prepares something and then executes the command.
     fn unit_command(&self, unit: &Unit) -> CommandLine {
         let mut command = CommandLine::new(&unit.spec.command);
         let registered = self.machine.prepared().and_then(|prepared| prepared.configured_node_name.as_deref());

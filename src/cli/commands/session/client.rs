@@ -102,7 +102,7 @@ fn is_closed(mut stream: &TcpStream) -> bool {
     !matches!(stream.read(&mut [0]), Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()))
 }
 
-/// The client of the step that has these variables.
+/// The client of a step, from the variables of one of the step's processes.
 fn client(variables: &[String]) -> Option<Client> {
     let value = |name: &str| variables.iter().find_map(|one| one.strip_prefix(name)?.strip_prefix('='));
     let host: IpAddr = value("SLURM_SRUN_COMM_HOST")?.parse().ok()?;

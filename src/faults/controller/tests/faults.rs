@@ -195,7 +195,7 @@ fn reports_fault_before_slurm_answers_and_its_jobs_afterwards() {
         panic!("{actions:?}")
     };
     assert!(line.contains("XID 79") && fault.jobs.is_empty(), "{line}");
-    // No busy loop meanwhile, and another fault is also reported without waiting.
+    // There is no busy loop while Slurm does not answer, and another fault is also reported without waiting.
     assert_eq!(cluster.health.next_deadline(), None);
     cluster.health.add_event(cluster.now, Some(&identity(0).key()), 31);
     cluster.now.ms = cluster.health.next_deadline().unwrap();
