@@ -32,7 +32,7 @@ pub enum Line {
     Seen {
         /// The GPU.
         gpu: Key,
-        /// The sample.
+        /// The sample of the GPU.
         seen: Box<GpuSample>,
     },
     /// The sampling round has ended.

@@ -19,7 +19,7 @@ const MAX_RATIO: u64 = 200;
 /// The decompressed size in bytes up to which any ratio is allowed, for example that of a small file system of zeros.
 const RATIO_EXEMPT_SIZE: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
 
-/// `sha256:HEX`. OCI allows other algorithms, which no registry uses.
+/// A digest: `sha256:HEX`. OCI allows other algorithms, but no registry uses them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Digest(String);
 

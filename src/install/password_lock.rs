@@ -60,7 +60,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let lock = take_within(root.path(), Duration::ZERO).unwrap().unwrap();
-        // A process does not conflict with its own lock, so perl tries to lock.
+        // A process does not conflict with its own lock, so another process (perl) tries to take it.
         let script = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
                    my $l = pack('s s x4 l! l! i x4', F_WRLCK, SEEK_SET, 0, 0, 0); exit(fcntl($f, F_SETLK, $l) ? 0 : 1)";
         let try_lock = || {

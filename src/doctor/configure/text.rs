@@ -65,7 +65,7 @@ pub fn written(name: &str, is_changed: bool) -> String {
     format!("  ✓ {name}: {what}\n")
 }
 
-/// What a dry run would write: the difference to the old file.
+/// What a dry run would write: the difference from the old file.
 pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     let old = old.unwrap_or_default();
     if old == text {

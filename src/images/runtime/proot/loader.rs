@@ -91,7 +91,7 @@ fn program(bytes: &[u8]) -> Option<(&'static str, &[u8])> {
 mod tests {
     use super::*;
 
-    /// A program of this class with a table of two sections of 4 bytes after `length` bytes.
+    /// An ELF program of this class: `length` bytes, followed by a table of two sections of 4 bytes.
     fn elf(class: u8, length: u8) -> Vec<u8> {
         let (.., (table, _), counts) = CLASSES.into_iter().find(|(known, ..)| *known == class).unwrap();
         let mut bytes = vec![class; usize::from(length) + 8];
