@@ -29,7 +29,7 @@ fn listeners(config: &Config) -> Vec<Listener> {
     const ALL: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (slurm, role) = (&config.slurm, config.role);
     let runs_slurmctld = matches!(role, Role::All | Role::Controller);
-    // Simulated nodes use only ports that no other daemon has.
+    // Simulated nodes use only ports that no other daemon uses.
     let runs_slurmd = matches!(role, Role::All | Role::Compute) && config.simulated().is_none();
     let rest = config.rest.listen.filter(|_| config.runs_rest());
     let metrics = config.metrics.listen.filter(|_| config.runs_metrics());

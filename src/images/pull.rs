@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_no_signed_address() {
+    fn hides_signed_urls() {
         let (why, _) = explained("Get \"https://storage.lab/blob?X-Amz-Signature=secret&x=secret\": EOF");
         assert_eq!(why, "Get \"https://storage.lab/blob\": EOF");
     }

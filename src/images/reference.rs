@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_is_not_a_reference() {
+    fn rejects_invalid_references() {
         let long = format!("docker://a/{}", "b".repeat(260));
         for text in [
             "",

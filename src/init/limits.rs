@@ -121,7 +121,7 @@ mod tests {
 
     /// A container with cgroup v2 and a kernel before Linux 6.11, where slurmd has moved the daemons into /system.
     #[test]
-    fn failed_fork_of_daemon_in_a_cgroup_of_its_own_counts() {
+    fn counts_failed_fork_in_daemons_own_cgroup() {
         let root = tempfile::tempdir().unwrap();
         let write = |directory: &str, failed: u64| {
             fs::create_dir_all(root.path().join(directory)).unwrap();

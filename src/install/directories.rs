@@ -243,7 +243,7 @@ fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mode_of_tmp_changes_only_where_it_is_of_the_container() {
+    fn changes_mode_of_tmp_only_if_it_belongs_to_container() {
         let mount = |kind: &str, from: &str, at: &str| format!("36 31 0:33 {from} {at} rw - {kind} x rw\n");
         for (mounts, expected) in [
             (String::new(), true),

@@ -130,7 +130,7 @@ fn distinguishes_instances_and_shared_gpus() {
 }
 
 #[test]
-fn energy_is_the_counters_rise_or_the_power() {
+fn energy_is_counter_increase_or_power_times_time() {
     let mut usage = usage();
     for (at, counter) in
         [(5, Some(1_000_000)), (10, Some(3_000_000)), (15, Some(7)), (20, Some(1_000_007)), (25, Some(u64::MAX))]
@@ -225,7 +225,7 @@ fn idle_steps_of_two_nodes(percents: [&[u32]; 2], silent: usize) -> Vec<(usize, 
 }
 
 #[test]
-fn job_on_two_nodes_is_idle_if_its_gpus_on_both_are() {
+fn job_on_two_nodes_is_idle_only_if_both_nodes_gpus_are_idle() {
     let idle = [0; 40];
     // c2 sets its mark after c1's answer.
     let (warn, cancel) = ((16, IdleAction::Warn), (32, IdleAction::Cancel));

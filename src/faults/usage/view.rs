@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn history_has_the_means_of_an_hour_and_its_gaps() {
+    fn history_contains_means_of_last_hour_and_gaps() {
         let minute = 60_000;
         let mut history = History::default();
         for (at, percent) in [(0, 10), (1, 30), (2, 100), (6, 0), (7, 1)] {

@@ -299,7 +299,7 @@ fn confined_archives() -> Vec<(&'static str, Tar, u64)> {
 }
 
 #[test]
-fn confines_what_would_leave_the_root() {
+fn confines_entries_that_would_leave_the_root() {
     for as_layer in [false, true] {
         let directory = scratch();
         let importer = importer(&directory, 1 << 20);

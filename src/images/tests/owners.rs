@@ -114,7 +114,7 @@ fn import_follows_no_link_of_another_user() {
 }
 
 #[test]
-fn import_waits_for_no_fifo() {
+fn import_does_not_block_on_fifo() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let fifo = directory.path().join("fifo");
@@ -124,7 +124,7 @@ fn import_waits_for_no_fifo() {
 }
 
 #[test]
-fn import_for_all_opens_no_closed_directory() {
+fn import_for_all_users_rejects_closed_directory() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let tree = directory.path().join("tree");

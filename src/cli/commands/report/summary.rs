@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn use_of_shared_gpu_is_not_the_jobs() {
+    fn excludes_use_of_shared_gpu_from_job_report() {
         let mut record = record(1, "c1", 90, 6_144);
         (record.gpus[0].is_shared, record.gpus[0].share_ppm) = (true, Some(250_000));
         let job = &jobs(&[record.clone()], 0, false)[0];

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn step_of_nested_batch_job_or_without_client_has_none() {
+    fn step_has_client_only_with_all_its_variables() {
         let variables = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let step = "SLURM_STEP_ID=3 SLURM_SRUN_COMM_HOST=172.17.0.2 SLURMINIT_CLIENT_PORT=40001";
         let address = "172.17.0.2:40001".parse().unwrap();
