@@ -68,8 +68,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Adds the variable that requests reports, if the program is slurminit. Not for the container's command: its
-    /// messages are for the user.
+    /// Adds the variable that requests reports, if the program is slurminit. The container's command does not get the
+    /// variable, because its messages are for the user.
     pub(super) fn with_reports(mut self) -> Self {
         self.reports &= !self.is_cmd;
         if self.reports {

@@ -179,7 +179,7 @@ impl Gpu {
         has_ended
     }
 
-    /// The time at which its reset times out, in ms.
+    /// The time at which the GPU's reset times out, in ms.
     pub(super) fn reset_deadline(&self) -> Option<u64> {
         let reset = self.open.get(&FaultKind::Reset)?;
         (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.last_seen_ms + RESET_TIMEOUT)
