@@ -1,4 +1,4 @@
-//! The verbs, one file each: `Args` is its command line, `run` executes it. One that can end with several exit codes returns its code.
+//! The verbs, one file each: `Args` is the verb's command line, and `run` executes the verb. If a verb has several exit codes, `run` returns the code.
 
 mod agent;
 mod as_user;
@@ -96,7 +96,7 @@ fn print_value(as_json: bool, value: &impl serde::Serialize, text: impl FnOnce()
     print(&if as_json { json(value)? } else { text() })
 }
 
-/// The outcome of a verb that did not fail.
+/// The exit code of a verb that did not fail: 0 if `run` returns nothing.
 trait Outcome {
     fn code(self) -> u8;
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Command;
 use serde::Deserialize;
 
-/// An example.
+/// An example of a verb.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Example {
@@ -13,7 +13,7 @@ pub struct Example {
     pub command: String,
     /// What the command does.
     pub does: String,
-    /// Why tests/printed does not run it.
+    /// Why tests/printed does not run the example; `None` if it does.
     pub skip: Option<String>,
 }
 

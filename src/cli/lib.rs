@@ -1,7 +1,7 @@
 //! The command line.
 
 #![forbid(unsafe_code)]
-// They panic if the reader has closed the pipe; `output` does not.
+// The macros that print panic if the reader has closed the pipe; the module `output` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;

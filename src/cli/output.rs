@@ -1,4 +1,4 @@
-//! Standard output and standard error of the verbs. A reader that closes the pipe (`| head`) is not an error, and ends no verb halfway.
+//! Standard output and standard error of the verbs. A reader that closes the pipe (`| head`) is not an error, and does not stop a verb halfway.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
@@ -18,7 +18,7 @@ pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
     print(&format!("{line}\n"))
 }
 
-/// Prints a line on standard error, where a failure cannot be reported.
+/// Prints a line on standard error. A failure is ignored, because it could not be reported.
 pub(crate) fn error_line(line: impl Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,8 +1,8 @@
-//! Slurm's commands that pass their environment to a job, without the secrets in the environment of the container and the variables of an outer job.
+//! Runs Slurm's commands that pass their environment to a job, without the secrets in the container's environment and the variables of an outer job.
 //!
-//! `docker exec` hands the container's environment to srun, sbatch and salloc, and slurmctld saves that of a batch job. No setting of Slurm
-//! removes a variable before that: cli_filter.lua cannot, and a TaskProlog runs after it. So in the image's /usr/local/bin these commands are links
-//! to slurminit, which executes Slurm's own.
+//! `docker exec` passes the container's environment to srun, sbatch and salloc, and slurmctld saves the environment of a batch job. No setting of
+//! Slurm removes a variable before that: cli_filter.lua cannot, and a TaskProlog runs after it. So the image's /usr/local/bin contains links with the
+//! names of these commands. They lead to slurminit, which executes Slurm's own commands.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,7 +19,7 @@ use model::{exit_code, printable};
 use sys::link_protection;
 use sys::{inherited, outer_job, secret_variables};
 
-/// The commands.
+/// The commands that slurminit replaces.
 const NAMES: [&str; 3] = ["salloc", "sbatch", "srun"];
 /// The directory of Slurm's own commands.
 const DIRECTORY: &str = "/usr/bin";
@@ -88,7 +88,7 @@ fn untrusted_output_directory(arguments: &[OsString], root: &Path) -> Option<Pat
     ((metadata.uid() != 0 || is_writable) && !is_protected).then_some(directory)
 }
 
-/// The value of the last such option of sbatch's command line.
+/// The value of the last occurrence of an option on sbatch's command line.
 fn option<'a>(arguments: &'a [OsString], short: &str, long: &str) -> Option<&'a OsStr> {
     let value = |(at, word): (usize, &'a OsString)| {
         let rest = [short, long].into_iter().find_map(|name| word.as_bytes().strip_prefix(name.as_bytes()))?;
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(relative, absolute, "{mode:o}");
             relative.is_some()
         };
-        // A directory of an ordinary user is never root's.
+        // If this test runs as an ordinary user, that user owns the directory, so it is never trusted.
         let is_root = nix::unistd::geteuid().is_root();
         protect("0\n");
         assert_eq!([0o755, 0o1777, 0o777].map(is_untrusted), [!is_root, true, true]);

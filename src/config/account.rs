@@ -19,7 +19,7 @@ pub struct Group {
     /// The group ID on the host.
     #[serde(deserialize_with = "id")]
     pub gid: u32,
-    /// Whether it comes from the host's files (`[users] from`).
+    /// Whether the group comes from the host's files (`[users] from`).
     #[serde(skip)]
     pub is_hosts: bool,
 }
@@ -119,7 +119,7 @@ pub(super) fn check_accounts(users: &[User], groups: &[Group]) -> Result<(), Fau
     check_unique("group", "gid", groups.iter().map(|group| group.gid))
 }
 
-/// Checks that each `[[table]]` has another value of this key.
+/// Checks that no two entries of `[[table]]` have the same value of this key.
 pub(super) fn check_unique<T: Ord + fmt::Display>(
     table: &'static str,
     key: &'static str,

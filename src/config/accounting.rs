@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Config, DaemonName, Fault};
 use model::value::NodeName;
 
-/// `[accounting]`.
+/// The settings of the table `[accounting]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accounting {
@@ -23,7 +23,7 @@ pub struct Accounting {
     pub database_name: NodeName,
     /// The user of the external database.
     pub database_user: NodeName,
-    /// The file with that user's password.
+    /// The file with the password of that user.
     pub password_secret: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! Slurm's accounts and QOS, which the accounting database holds.
+//! Slurm's accounts and QOS, which are stored in the accounting database.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::{AccountName, Config, Role, SlurmKey, SlurmSettings};
 pub struct Limits {
     /// The account's or QOS's name.
     pub name: AccountName,
-    /// `Fairshare`, `GrpTRES`, `MaxTRESPU` and the like.
+    /// Settings such as `Fairshare`, `GrpTRES` and `MaxTRESPU`.
     pub settings: SlurmSettings,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         // slurmdbd writes names in lower case.
         check_unique(table, "name", all.iter().map(|entry| entry.name.as_str().to_ascii_lowercase()))?;
     }
-    // A container that joined a cluster has the controller's accounts, which slurmctld checks.
+    // A container that joined a cluster uses the controller's accounts, which slurmctld checks.
     let has_accounts = !config.accounts.is_empty() && !matches!(config.role, Role::Compute | Role::Login);
     let user_without_account = config.users.iter().position(|user| user.account.is_none());
     match user_without_account.filter(|_| has_accounts) {

@@ -11,7 +11,7 @@ use model::hostlist;
 use model::value;
 use model::value::FeatureName;
 
-/// `[autoscale]`.
+/// The settings of the table `[autoscale]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Autoscale {
@@ -46,7 +46,7 @@ impl Default for Autoscale {
 }
 
 impl Autoscale {
-    /// Whether slurm.conf has this autoscaled node.
+    /// Whether this is the name of an autoscaled node.
     pub fn has(&self, node: &str) -> bool {
         self.nodes.iter().any(|nodes| nodes.name.names().iter().any(|name| name == node))
     }
@@ -92,7 +92,7 @@ impl NodeRange {
 pub struct GpuCount {
     /// The GRES type, as shown by `slurminit detect` on such a node.
     pub gres_type: FeatureName,
-    /// The count.
+    /// The number of GPUs.
     pub count: u32,
 }
 

@@ -21,11 +21,11 @@ pub struct Setting {
 /// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The program.
+    /// The program's default.
     Default,
-    /// The operator's file.
+    /// Set in the operator's file.
     File,
-    /// The token of the cluster that the container joined.
+    /// Set in the token of the cluster that the container joined.
     Token,
     /// Set by this environment variable.
     Variable(&'static str),

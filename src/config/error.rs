@@ -7,7 +7,7 @@ use std::path::Path;
 use super::secret::{is_secret, printable_part};
 use toml::de::{DeTable, DeValue};
 
-/// An error in the configuration.
+/// An error in the configuration, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ConfigError {
@@ -23,7 +23,7 @@ impl ConfigError {
         let start = error.span().unwrap_or_default().start;
         let path = DeTable::parse(text).ok().and_then(|table| path_in_table(table.get_ref(), start));
         let key = key(&path.unwrap_or_default());
-        // The message of a webhook's URL does not quote it.
+        // The error message for a webhook's URL does not quote the URL.
         let what = match is_secret(&key) && !key.ends_with("url") {
             true => "invalid value (hidden, because it may be a secret)".to_owned(),
             false => error.message().replace('\n', "; "),
@@ -31,12 +31,12 @@ impl ConfigError {
         Self { place: place(text, origin, start, &key), what }
     }
 
-    /// The value of a variable is not allowed.
+    /// The error for a variable whose value is not allowed.
     pub(super) fn variable(name: &'static str, value: &str, expected: impl fmt::Display) -> Self {
         Self::invalid(format!("the environment variable {name}"), value, expected)
     }
 
-    /// An invalid value that does not come from the file.
+    /// The error for an invalid value that does not come from the file.
     pub(super) fn invalid(place: impl Into<String>, value: &str, expected: impl fmt::Display) -> Self {
         Self { place: place.into(), what: format!("`{}` is not valid: {expected}", value.escape_default()) }
     }
@@ -93,7 +93,7 @@ impl Fault {
         &self.what
     }
 
-    /// Whether the text sets this value.
+    /// Whether the text sets the value at this path.
     pub(super) fn is_set(path: &[Step], text: &str) -> bool {
         find(path, text).is_some()
     }
@@ -123,8 +123,8 @@ fn find(path: &[Step], text: &str) -> Option<usize> {
     Some(value.span().start)
 }
 
-/// Finds a list in place of a table: no key takes a list of lists. serde would take its items for the values of the
-/// table's keys, in their order.
+/// Finds a list that was written in place of a table: no key takes a list of lists. serde would take the list's items
+/// as the values of the table's keys, in the order of the keys.
 pub(super) fn list_in_place_of_table(text: &str) -> Option<Fault> {
     let table = DeTable::parse(text).ok()?;
     let path = find_nested_list(table.get_ref())?;

@@ -1,6 +1,6 @@
 //! config/reference.toml as a list of tables and keys with their comments.
 
-/// The file.
+/// The parsed config/reference.toml.
 #[derive(Debug)]
 pub struct Example {
     /// The tables and keys of the example file, in order.
@@ -14,25 +14,25 @@ pub struct Example {
 /// A table, or keys of a table.
 #[derive(Debug)]
 pub enum Entry {
-    /// The line of a table.
+    /// A table.
     Table {
         /// The line's text in the file: `[gpu]`, `[[user]]`.
         heading: String,
         /// Whether the table is a default, not an example.
         is_default: bool,
-        /// The comment.
+        /// The comment that explains the table.
         doc: String,
     },
     /// Consecutive keys that one comment explains.
     Keys {
-        /// In order.
+        /// The keys, in the order of the file.
         keys: Vec<Key>,
-        /// The comment.
+        /// The comment that explains the keys.
         doc: String,
     },
 }
 
-/// A key.
+/// A key, with its default.
 #[derive(Debug)]
 pub struct Key {
     /// The key without its table.
@@ -44,7 +44,7 @@ pub struct Key {
 }
 
 impl Example {
-    /// Comments are `# text`, defaults `#key = value`, examples `#:key = value`; `#[table]` and `#:[table]` alike. The line
+    /// Comments are `# text`, defaults `#key = value`, examples `#:key = value`; tables use the same prefixes: `#[table]` and `#:[table]`. The line
     /// `#:schema FILE` is for editors.
     pub fn parse(text: &str) -> Self {
         let mut example = Self { entries: Vec::new(), defaults: String::new(), uncommented: String::new() };

@@ -1,6 +1,6 @@
 //! The files in which PID 1 stores a configuration or key passed in a variable (`secret_variables`).
 
-/// The directory.
+/// The directory of these files.
 pub const DIRECTORY: &str = model::paths::Paths::GIVEN;
 /// The file with the configuration.
 pub const TOML_FILE: &str = "slurminit.toml";

@@ -70,7 +70,7 @@ impl Default for GpuSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TypeName {
-    /// `gpu:nvidia:2`.
+    /// The vendor's name: `gpu:nvidia:2`.
     #[default]
     Vendor,
     /// `gpu:nvidia_h200:2`, the name that Slurm's own plugin uses.

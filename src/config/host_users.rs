@@ -11,7 +11,7 @@ use model::value;
 /// The first ID of an ordinary user (login.defs(5)). Lower ones belong to the system, on the host and in the image.
 const FIRST_ORDINARY_ID: u32 = 1000;
 
-/// `[users]`.
+/// The settings of the table `[users]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostUsers {
@@ -27,7 +27,7 @@ pub struct HostUsers {
 }
 
 impl Default for HostUsers {
-    /// The range of login.defs(5).
+    /// The range of IDs in login.defs(5).
     fn default() -> Self {
         Self { from: None, min_id: FIRST_ORDINARY_ID, max_id: 60_000, account: None }
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use model::value;
 
-/// `[images]`.
+/// The settings of the table `[images]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Images {

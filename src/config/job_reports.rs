@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// `[report]`.
+/// The settings of the table `[report]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JobReports {

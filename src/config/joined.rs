@@ -1,6 +1,6 @@
 //! The shared part of the configuration of a cluster: its export by the controller and its import by other containers.
 //!
-//! A token carries it as TOML. A token can set only the keys in [`SHARED`].
+//! A token contains this part as TOML. A token can set only the keys in [`SHARED`].
 
 use std::path::Path;
 
@@ -46,7 +46,8 @@ impl Layers {
     }
 }
 
-/// A value on one line. The writer of the crate `toml` needs a newer C library than Debian 12's (fmod).
+/// Formats a value on one line. The crate `toml` is not used for that: its writer needs a newer C library than Debian
+/// 12's (fmod).
 pub(super) fn inline(value: &Value) -> String {
     let list = |all: Vec<String>| all.join(", ");
     match value {
@@ -68,7 +69,7 @@ fn word(key: &str) -> String {
     if is_bare { key.to_owned() } else { quoted(key) }
 }
 
-/// Escapes a string as JSON does, and also DEL.
+/// Escapes a string as in JSON, and also escapes DEL.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
@@ -103,7 +104,7 @@ impl TokenSettings {
         std::iter::once((vec!["role"], "compute".into())).chain(shared)
     }
 
-    /// Whether the token has another value for a shared key.
+    /// Whether the token sets this shared key to another value.
     pub(super) fn differs(&self, path: &[&str], value: &Value) -> bool {
         is_shared(path) && get(&self.0, path) != Some(value)
     }
@@ -123,7 +124,7 @@ impl TokenSettings {
 /// Checks that a container with this role can join a cluster.
 ///
 /// # Errors
-/// The expected roles.
+/// The role is neither compute nor login.
 pub fn check_joined_role(role: Role) -> Result<(), String> {
     match role {
         Role::Compute | Role::Login => Ok(()),
@@ -205,7 +206,7 @@ mod tests {
         assert!(own.services.is_empty() && own.users.is_empty());
     }
 
-    /// A value for every shared key, unlike the default.
+    /// Sets every shared key to a value that is not its default.
     const ALL_SHARED: &str = "cluster_name = 'lab'\n[slurm]\nmax_nodes = 4\n[slurm.conf]\nMaxJobCount = 7\n[[partition]]\nname = 'big'\n\
         [[account]]\nname = 'physics'\n[accounting]\nmode = 'embedded'\nport = 7000\n\
         [autoscale]\nidle = 7\nresume_timeout = 8\nsuspend_timeout = 9\n\
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_shared_setting_of_token_is_applied() {
-        // A node has one sharing method.
+        // A node can have only one sharing method.
         let shards = ALL_SHARED.replace("mps = true", "shards = 3");
         for path in SHARED {
             assert!([ALL_SHARED, &shards].iter().any(|file| get(&file.parse().unwrap(), path).is_some()), "{path:?}");

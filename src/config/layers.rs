@@ -26,9 +26,9 @@ pub struct Layers {
 /// An environment variable that sets a key.
 #[derive(Debug)]
 pub struct Variable {
-    /// The variable.
+    /// The name of the variable.
     pub name: &'static str,
-    /// The dotted key.
+    /// The dotted key that the variable sets.
     key: &'static str,
     kind: ValueKind,
     /// Whether the variable describes the image, and therefore sets only keys that no other layer sets.
@@ -44,7 +44,7 @@ enum ValueKind {
     Number,
     Seconds,
     YesOrNo,
-    /// Values with commas between them.
+    /// Values separated by commas.
     List,
 }
 
@@ -77,7 +77,7 @@ const fn of_image(name: &'static str, key: &'static str, kind: ValueKind) -> Var
     Variable { name, key, kind, is_of_image: true }
 }
 
-/// The variables. The first one of the image that sets a key has priority.
+/// All variables. If several variables of the image set the same key, the first in this list has priority.
 pub const VARIABLES: [Variable; 26] = [
     of_operator("SLURMINIT_ROLE", "role", ValueKind::Word),
     of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", ValueKind::Word),
@@ -144,7 +144,7 @@ impl Layers {
         match read(&layers.table) {
             Ok(config) => layers.config = config,
             Err(what) => {
-                // An error of the file has a line.
+                // If the file itself is invalid, this error contains the line.
                 Config::parse(text, origin)?;
                 return Err(invalid_variable(without_variables, given, what));
             }
@@ -185,7 +185,7 @@ impl Layers {
         Ok(given)
     }
 
-    /// The grace period must fit into the stop, which a variable can shorten.
+    /// Checks that the grace period fits into the stop timeout. If a variable has set the stop timeout, shortens the grace period instead.
     fn limit_grace(&mut self, text: &str) -> Result<(), Fault> {
         let configured = self.config.jobs.grace;
         let origin = self.origins.get("supervise.stop_timeout").copied().unwrap_or(Origin::Default);
@@ -213,7 +213,7 @@ pub(super) fn is_service_address(text: &str) -> bool {
     text.split_once("://").is_some_and(|(protocol, _)| ["tcp", "udp", "sctp"].contains(&protocol))
 }
 
-/// The configuration of merged tables.
+/// Reads the configuration from the merged tables.
 fn read(table: &Table) -> Result<Config, String> {
     let config: Config = table.clone().try_into().map_err(|error| error.message().replace('\n', "; "))?;
     config.check().map(|()| config).map_err(|fault| fault.what().to_owned())

@@ -102,15 +102,15 @@ pub struct Config {
     pub cluster_name: Option<NodeName>,
     /// Whether the user's own Slurm files are used without a marker line.
     pub user_customized: bool,
-    /// Logging.
+    /// The format and level of the log.
     pub log: Log,
     /// The paths of files and directories.
     pub paths: Paths,
     /// How GPUs are detected and offered to jobs.
     pub gpu: GpuSettings,
-    /// This node's line.
+    /// The settings of this node's line in slurm.conf.
     pub node: NodeSettings,
-    /// slurm.conf.
+    /// The settings of slurm.conf.
     pub slurm: Slurm,
     /// Partitions that replace the default one; if empty, there is only the default one.
     #[serde(rename = "partition")]
@@ -146,7 +146,7 @@ pub struct Config {
     pub autoscale: Autoscale,
     /// Simulated nodes.
     pub simulate: Simulate,
-    /// Processes run beside Slurm.
+    /// Processes that run alongside Slurm.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
     /// Commands run at fixed points of the start.
@@ -181,7 +181,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks rules that concern several keys.
+    /// Checks rules that involve several keys.
     fn check(&self) -> Result<(), Fault> {
         services::check_services(&self.services)
             .and_then(|()| slurm::check_partitions(&self.partitions))
@@ -196,7 +196,8 @@ impl Config {
             .and_then(|()| host_users::check(self))
     }
 
-    /// The grace period must fit into the stop. If only the stop timeout is configured, the grace period is adapted.
+    /// Checks that the grace period fits into the stop timeout. If only the stop timeout is configured, shortens the
+    /// grace period instead.
     fn check_grace(&mut self, text: &str) -> Result<(), Fault> {
         let budget = self.supervise.stop_budget();
         let (grace, longest) = (self.jobs.grace, budget.max_grace());
@@ -226,8 +227,8 @@ impl Config {
         self.gpu.isolate.unwrap_or(self.users.len() > 1 || self.host_users.from.is_some())
     }
 
-    /// Whether this container belongs to a cluster of several. Its nodes are then not in slurm.conf. The role `all` does
-    /// if a controller is configured (the container itself).
+    /// Whether this container belongs to a cluster of several containers, whose nodes are not in slurm.conf. A
+    /// container with the role `all` does if it has configured a controller (itself).
     pub fn shares_a_cluster(&self) -> bool {
         match self.role {
             Role::Controller | Role::Compute | Role::Login => true,
@@ -250,7 +251,7 @@ impl Config {
             || self.slurm.conf.iter().any(|(key, _)| is_secret(key))
     }
 
-    /// Whether the accounting daemons run here (beside slurmctld).
+    /// Whether the accounting daemons run here, on the same node as slurmctld.
     pub fn runs_accounting(&self) -> bool {
         self.accounting.is_on() && matches!(self.role, Role::All | Role::Controller)
     }
@@ -262,7 +263,7 @@ impl Config {
         self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
     }
 
-    /// Whether slurmrestd runs here (beside slurmctld).
+    /// Whether slurmrestd runs here, on the same node as slurmctld.
     pub fn runs_rest(&self) -> bool {
         self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
     }
@@ -282,7 +283,7 @@ impl Config {
         self.metrics.listen.is_some() && self.role != Role::None
     }
 
-    /// Whether the agent runs here (beside slurmd, for a single node).
+    /// Whether the agent runs here. It runs beside a single slurmd, not beside those of simulated nodes.
     pub fn runs_agent(&self) -> bool {
         let may_have_gpus = self.gpu_type != Some(GpuType::None);
         self.agent.interval.is_some()

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use model::value;
 
-/// `[login]`.
+/// The settings of the table `[login]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Login {

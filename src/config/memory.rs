@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{Fault, Step};
 
-/// `[memory]`.
+/// The settings of the table `[memory]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
@@ -39,7 +39,7 @@ pub enum Victim {
     None,
 }
 
-/// Checks that the levels are in order.
+/// Checks that the three levels are in ascending order.
 pub(super) fn check(memory: &Memory) -> Result<(), Fault> {
     let Memory { cancel_below, close_below, open_above, .. } = *memory;
     if cancel_below < close_below && close_below < open_above && open_above <= 100 {

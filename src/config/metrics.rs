@@ -7,15 +7,16 @@ use serde::Deserialize;
 
 use model::value;
 
-/// `[metrics]`.
+/// The settings of the table `[metrics]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
     /// The listen address and port; `None` disables metrics.
     pub listen: Option<SocketAddr>,
-    /// Host names that requests may use, besides IP addresses, the container's host name and names without a dot.
+    /// Host names that requests may use, in addition to IP addresses, the container's host name and names without a
+    /// dot.
     pub hosts: Vec<String>,
-    /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
+    /// Whether GPU metrics are also exported under the names of NVIDIA's dcgm-exporter.
     pub dcgm: bool,
     /// The directory of the GPU-to-job map for exporters on the host.
     #[serde(deserialize_with = "value::optional_path")]

@@ -16,13 +16,13 @@ use model::value;
 pub struct Notify {
     /// The commands and webhooks; at least one.
     pub receivers: Vec<Receiver>,
-    /// The event.
+    /// The event that triggers the notification.
     pub on: Event,
     /// The user to run as; `None` means `slurminit`, an unprivileged user.
     pub user: Option<String>,
     /// The least severe fault policy that triggers the notification.
     pub at_least: Policy,
-    /// The timeout.
+    /// How long a command or a webhook may take.
     pub timeout: Duration,
     /// The maximum number of runs per hour.
     pub per_hour: u32,
@@ -35,7 +35,7 @@ pub enum Event {
     /// A GPU has a fault.
     #[default]
     GpuFault,
-    /// A job with GPUs has ended whose user asked for mail.
+    /// A job with GPUs has ended, and its user had asked for mail.
     JobEnd,
     /// A job was warned or cancelled because it does not use its GPUs.
     IdleJob,
@@ -54,9 +54,9 @@ impl Notify {
 /// The target of a `[[notify]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receiver {
-    /// Program and arguments.
+    /// A program and its arguments.
     Command(Vec<String>),
-    /// A webhook.
+    /// The URL of a webhook.
     Url(WebhookUrl),
     /// A file with the URL of a webhook.
     UrlFile(PathBuf),
@@ -106,7 +106,7 @@ impl fmt::Display for Receiver {
     }
 }
 
-/// The table as written in the file.
+/// The table `[[notify]]` as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {

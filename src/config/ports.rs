@@ -1,4 +1,4 @@
-//! The TCP ports on which this container's daemons listen. Of two daemons with the same port one cannot start.
+//! The TCP ports on which this container's daemons listen. If two daemons have the same port, one of them cannot start.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,7 @@ use super::{Config, Role};
 /// A key that sets a port, and the address and port.
 type Listener = ([&'static str; 2], IpAddr, u16);
 
-/// Checks that no port is 0, and that no two daemons of this container have the same.
+/// Checks that no port is 0, and that no two daemons of this container have the same port.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let listeners = listeners(config);
     for (index, (key, ip, port)) in listeners.iter().enumerate() {
@@ -29,7 +29,7 @@ fn listeners(config: &Config) -> Vec<Listener> {
     const ALL: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (slurm, role) = (&config.slurm, config.role);
     let runs_slurmctld = matches!(role, Role::All | Role::Controller);
-    // The ports of simulated nodes leave out those of other daemons.
+    // Simulated nodes use only ports that no other daemon uses.
     let runs_slurmd = matches!(role, Role::All | Role::Compute) && config.simulated().is_none();
     let rest = config.rest.listen.filter(|_| config.runs_rest());
     let metrics = config.metrics.listen.filter(|_| config.runs_metrics());

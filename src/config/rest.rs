@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-/// `[rest]`.
+/// The settings of the table `[rest]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rest {
@@ -17,7 +17,7 @@ pub struct Rest {
 
 impl Default for Rest {
     fn default() -> Self {
-        /// The default limit: 30 days.
+        /// The default limit: 30 days, in seconds.
         const MAX_LIFETIME: NonZeroU32 = NonZeroU32::new(30 * 86_400).expect("it is above 0");
         Self { listen: None, max_token_lifetime: MAX_LIFETIME }
     }

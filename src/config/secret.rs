@@ -16,7 +16,7 @@ fn is_secret_name(name: &str) -> bool {
 
 /// The part of a line of slurminit.toml that may be printed. `key`: the key that the line sets; empty if the file is not TOML.
 pub(super) fn printable_part<'a>(line: &'a str, key: &str) -> &'a str {
-    // An inline table sets several keys. In a file that is not TOML the table above the line is unknown, and may be a program's variables.
+    // An inline table sets several keys. If the file is not TOML, the table that contains the line is unknown: the line may set a program's variable.
     let is_hidden = match key {
         "" => !line.starts_with('['),
         key => is_secret(key) || line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(is_secret_name),

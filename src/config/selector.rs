@@ -12,7 +12,8 @@ const MAX_LENGTH: usize = 95;
 /// The minimum length of a UUID prefix: `GPU-` and four digits.
 const MIN_UUID_LENGTH: usize = 8;
 
-/// The largest number of a GPU, more than any known machine has. A larger one is a word of a model's name: `4090`.
+/// The largest number of a GPU, more than any known machine has. A larger number is taken as a word of a model's name:
+/// `4090`.
 const MAX_INDEX: u32 = 255;
 
 /// Selects GPUs by number, UUID, PCI address, model or vendor.
@@ -20,7 +21,7 @@ const MAX_INDEX: u32 = 255;
 #[serde(try_from = "Value")]
 pub struct GpuSelector {
     kind: Target,
-    /// The operator's text.
+    /// The selector as the operator wrote it.
     text: String,
 }
 
@@ -61,7 +62,7 @@ fn has_prefix(uuid: Option<&str>, prefix: &str) -> bool {
     uuid.is_some_and(|uuid| uuid.to_ascii_lowercase().starts_with(prefix))
 }
 
-/// `NVIDIA A100-SXM4-40GB` and `nvidia_a100-sxm4-40gb` have the same words.
+/// The words of a model's name. `NVIDIA A100-SXM4-40GB` and `nvidia_a100-sxm4-40gb` have the same words.
 fn words(model: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.';
     model.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect()

@@ -42,7 +42,7 @@ fn is_service_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-/// Finds a service that can never start, by repeatedly removing services whose `after` is met.
+/// Finds a service that can never start, by repeatedly removing services that wait only for removed ones.
 fn find_dependency_cycle(services: &[Service]) -> Option<usize> {
     let mut waiting: BTreeMap<&str, usize> =
         services.iter().enumerate().map(|(index, service)| (service.name.as_str(), index)).collect();

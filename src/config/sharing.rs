@@ -22,7 +22,7 @@ impl Sharing {
         }
     }
 
-    /// The count per GPU.
+    /// The number of shares into which a GPU is divided.
     pub const fn count_per_gpu(self) -> u32 {
         match self {
             Self::Shards(Shards(count)) => count,
@@ -47,7 +47,8 @@ impl TryFrom<u32> for Shards {
     }
 }
 
-/// Slurm supports only one kind of shared GRES per node (24.11, gres.c: the last one found), and ignores the other.
+/// Checks that only one kind of sharing is configured: Slurm supports only one kind of shared GRES per node (24.11,
+/// gres.c: the last one found), and ignores the other.
 pub(super) fn check(gpu: &GpuSettings) -> Result<(), Fault> {
     if gpu.shards.is_some() && gpu.mps {
         let what = "shards and mps are mutually exclusive (one GPU sharing method per node)";

@@ -13,7 +13,7 @@ const MAX_NODES: usize = 512;
 /// The name prefix of simulated nodes without `[node] name`.
 const NAME_PREFIX: &str = "node";
 
-/// `[simulate]`.
+/// The settings of the table `[simulate]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Simulate {
@@ -60,7 +60,7 @@ const MAX_GPUS: u32 = 64;
 /// The maximum number of ports of other daemons.
 const OTHER_PORTS: usize = 3;
 
-/// A simulated cluster's nodes.
+/// The nodes of a simulated cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedNodes {
     /// The groups of identical nodes; at least one.
@@ -92,7 +92,7 @@ impl Config {
     /// Sets the number of identical simulated nodes from the command line.
     ///
     /// # Errors
-    /// The number is not possible.
+    /// The simulated cluster would be invalid with this number of nodes.
     pub fn with_simulated_nodes(mut self, nodes: u32) -> Result<Self, ConfigError> {
         self.simulate.nodes = Some(nodes);
         let invalid = |fault: Fault| ConfigError::invalid("the option --nodes", &nodes.to_string(), fault.what());
@@ -113,7 +113,7 @@ impl Config {
         (!groups.is_empty()).then_some(SimulatedNodes { groups })
     }
 
-    /// Ports of daemons beside the simulated nodes, which no node may use.
+    /// The ports of the other daemons, which no simulated node may use.
     fn ports_beside_nodes(&self) -> Vec<u16> {
         let accounting = self.runs_accounting().then_some(self.accounting.port);
         let rest = self.rest.listen.filter(|_| self.runs_rest()).map(|address| address.port());
@@ -172,7 +172,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_ports(config)
 }
 
-/// The ports of the nodes may not be too many, or in conflict with `[metrics] listen`.
+/// Checks that the nodes' ports do not exceed the highest port, and do not include the port of `[metrics] listen`.
 fn check_ports(config: &Config) -> Result<(), Fault> {
     let count: usize = node_groups(config).map(|group| group.name.names().len()).sum();
     let (first, metrics) = (usize::from(config.slurm.daemon_port), config.metrics.listen.map(|address| address.port()));

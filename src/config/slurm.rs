@@ -10,11 +10,11 @@ use super::account::check_unique;
 use super::error::Fault;
 use model::value::{FeatureName, NodeName};
 
-/// `[slurm]`.
+/// The settings of the table `[slurm]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slurm {
-    /// The controller's host name, in a cluster of several containers; `None` is this container's own.
+    /// The controller's host name, in a cluster of several containers; `None` means this container's host name.
     pub controller: Option<NodeName>,
     /// The maximum number of nodes of a cluster of several containers.
     #[serde(deserialize_with = "node_count")]
@@ -25,13 +25,13 @@ pub struct Slurm {
     pub daemon_port: u16,
     /// The mail relay for `--mail-type`; `None` means that no mail is sent.
     pub mail_relay: Option<MailRelay>,
-    /// The sender of mail; `None` is slurm at the host's name.
+    /// The sender of mail; `None` means the user slurm at this host's name.
     pub mail_from: Option<MailAddress>,
     /// Keys of slurm.conf that replace or extend the generated ones.
     pub conf: SlurmSettings,
 }
 
-/// Host and port of a mail relay.
+/// The host and port of a mail relay.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct MailRelay(pub String);
@@ -39,7 +39,7 @@ pub struct MailRelay(pub String);
 impl TryFrom<String> for MailRelay {
     type Error = String;
 
-    /// The port is 25 by default.
+    /// Parses `HOST` or `HOST:PORT`. The default port is 25.
     fn try_from(text: String) -> Result<Self, String> {
         let (host, port) = text.rsplit_once(':').unwrap_or((&text, "25"));
         let is_name =
@@ -100,12 +100,12 @@ impl SlurmSettings {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// The value of `key`, in any case.
+    /// The value of `key`, ignoring case.
     pub fn get(&self, key: &str) -> Option<&SlurmValue> {
         self.0.iter().find(|(existing, _)| existing.is(key)).map(|(_, value)| value)
     }
 
-    /// Adds a setting. If the key exists, returns its spelling.
+    /// Adds a setting. Fails if the key exists already, in any case.
     pub(super) fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
         match self.0.iter().find(|(existing, _)| existing.is(key.as_str())) {
             Some((existing, _)) => Err(format!("duplicate slurm.conf key: `{}` and `{}`", existing.0, key.0)),
@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for SlurmSettings {
     }
 }
 
-/// A key of slurm.conf, which Slurm reads in any case.
+/// A key of slurm.conf. Slurm ignores its case.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SlurmKey(String);
@@ -235,9 +235,9 @@ pub struct Partition {
     pub name: NodeName,
     /// In a cluster of several containers: the Feature of its nodes.
     pub feature: Option<FeatureName>,
-    /// Whether its jobs make room for jobs of partitions without this key, and how.
+    /// Whether this partition's jobs make room for jobs of partitions without this key, and how.
     pub preempt: Option<Preempt>,
-    /// The rest of the line. Without `Nodes` it contains this node.
+    /// The other keys of the line. Without `Nodes`, the partition contains this node.
     pub settings: SlurmSettings,
 }
 
@@ -245,9 +245,9 @@ pub struct Partition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preempt {
-    /// It is requeued, or cancelled if it cannot be.
+    /// The job is requeued, or cancelled if it cannot be requeued.
     Requeue,
-    /// It is cancelled.
+    /// The job is cancelled.
     Cancel,
 }
 
@@ -285,7 +285,7 @@ impl<'de> Deserialize<'de> for Partition {
     }
 }
 
-/// slurmctld exits if two lines have the same PartitionName.
+/// Checks that the partitions' names are unique: slurmctld exits if two lines have the same PartitionName.
 pub(super) fn check_partitions(partitions: &[Partition]) -> Result<(), Fault> {
     check_unique("partition", "name", partitions.iter().map(|partition| partition.name.as_str()))
 }

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use super::{Config, Notify};
 
-/// Tables that take effect only when the container starts, each with a checksum of its values. PID 1 passes it to the
-/// preparation of a reload, which reports what has changed since.
+/// Tables that take effect only when the container starts, each with a checksum of its values. PID 1 passes the
+/// checksums to the preparation of a reload, which reports what has changed since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartOnlyTables(Vec<(String, u64)>);
 
@@ -37,7 +37,7 @@ impl StartOnlyTables {
             entry("[faults]", &config.faults),
             entry("[memory]", &config.memory),
             entry("directory_limits in [node]", &config.node.directory_limits),
-            // The URL of a webhook does not show its path.
+            // A webhook's URL is serialized without its path, so the full URLs are added.
             entry("[[notify]]", &(&config.notifies, config.notifies.iter().flat_map(Notify::urls).collect::<Vec<_>>())),
             entry("[supervise]", &config.supervise),
             entry(

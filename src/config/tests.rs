@@ -173,7 +173,8 @@ fn job_grace_must_fit_into_stop_timeout() {
     let parse = |text: &str| Config::parse(text, Path::new("x"));
     let error = parse("[supervise]\nstop_timeout = 4\n[jobs]\ngrace = 4.5\n").unwrap_err().to_string();
     assert!(error.starts_with("x:4:9: jobs.grace: ") && error.contains("4.5 s"), "{error}");
-    // Only a default grace is lowered. A quarter of a short timeout is for the daemons, a quarter for Slurm's commands.
+    // Only a default grace period is shortened. A short timeout reserves a quarter for the daemons and a quarter for
+    // Slurm's commands.
     assert_eq!(parse("[supervise]\nstop_timeout = 2\n").unwrap().jobs.grace, Duration::from_secs(1));
     assert_eq!(parse("[jobs]\ngrace = 4.5\n").unwrap().jobs.grace, Duration::from_millis(4_500));
     let error = parse("[jobs]\ngrace = 8\n").unwrap_err().to_string();

@@ -1,8 +1,8 @@
 //! A join token: one word with the key and the settings that a second machine requires to join a cluster.
 //!
-//! `sj1-` and base64url of: CRC-32 of what follows, its length, the length of the munge key, the key, and JSON. The length and the
-//! checksum distinguish a truncated token from a mistyped one. They do not authenticate it: anyone can make a token, so
-//! use only tokens from a trusted source.
+//! A token consists of `sj1-` and the base64url encoding of: CRC-32 of the rest, length of the rest, length of the munge key, the key, and JSON. The
+//! length and the checksum distinguish a truncated token from a mistyped one. They do not authenticate the token: anyone can make one, so use only
+//! tokens from a trusted source.
 
 use core::net::Ipv4Addr;
 
@@ -34,7 +34,7 @@ pub const TOKEN_FILE: &str = "token";
 /// The contents of a token. `Debug` omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The public part.
+    /// The part of the token that is not secret.
     pub contents: TokenContents,
     /// The munge key.
     pub key: Vec<u8>,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The public part of a token.
+/// The part of a token that is not secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenContents {
@@ -145,7 +145,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(bytes.get(at..at + 4)?.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
-/// CRC-32 (IEEE 802.3).
+/// The CRC-32 checksum (IEEE 802.3) of the bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })

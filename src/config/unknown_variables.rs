@@ -50,7 +50,8 @@ pub fn unknown_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a s
     variables.into_iter().filter_map(finding).collect()
 }
 
-/// Kubernetes and Docker links derive variables from a service's name, and a service may be called slurminit.
+/// Whether the name has the form of a variable that Kubernetes or Docker links derive from the name of a service: a
+/// service may be called slurminit.
 fn is_of_platform(name: &str) -> bool {
     let word = |part: &str| name.ends_with(part) || name.contains(&format!("{part}_"));
     word("_SERVICE_HOST") || word("_SERVICE_PORT") || word("_PORT") || name == "SLURMINIT_NAME"

@@ -11,7 +11,7 @@ use nix::sys::time::TimeVal;
 
 use machine::protocol::{Reply, Request, line, parse_answer};
 
-/// The timeout of a complete request.
+/// The timeout of a complete request, including retries.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The pause before a retry while PID 1 is busy.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -45,8 +45,8 @@ pub fn ask(socket: &Path, request: &Request) -> Result<(Reply, Vec<u8>), Control
     Ok((reply, lines))
 }
 
-/// Sends a request with an endless answer and passes everything after the reply to `on_lines`, until `on_lines` or
-/// PID 1 ends it. A refusal is an error.
+/// Sends a request with an endless answer. Passes everything after the reply to `on_lines`, until `on_lines` fails or PID 1 closes the connection. A
+/// refusal is an error.
 ///
 /// # Errors
 /// See [`ControlError`].
@@ -57,7 +57,7 @@ pub fn follow(socket: &Path, request: &Request, on_lines: OnLines<'_>) -> Result
 /// A function that receives the lines after the reply as they arrive.
 type OnLines<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 
-/// With `is_finite`, the deadline is that of the complete answer, otherwise that of its first line.
+/// The deadline applies to the complete answer if `is_finite`, otherwise to its first line.
 fn exchange(socket: &Path, request: &Request, is_finite: bool, on_lines: OnLines<'_>) -> Result<Reply, ControlError> {
     let path = || socket.to_owned();
     let failed = |error: io::Error| match error.kind() {
@@ -99,7 +99,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Sends a request, and returns the connection with the bytes received so far, up to the first line at least.
+    /// Sends a request. Returns the connection and the bytes received so far, which contain at least the first line.
     fn send_request(socket: &Path, request: &Request, deadline: Instant) -> io::Result<(Self, Vec<u8>)> {
         loop {
             let mut connection = Self { stream: open(socket, left(deadline)?)?, deadline: Some(deadline) };
@@ -138,7 +138,7 @@ impl Connection {
     }
 }
 
-/// Connects. With the timeout of sending, connect(2) ends although the backlog stays full (socket(7)).
+/// Connects. The send timeout also limits connect(2) while the listen backlog is full (socket(7)).
 fn open(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let descriptor = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let timeout = TimeVal::new(timeout.as_secs().try_into().unwrap_or(0), timeout.subsec_micros().into());
@@ -155,7 +155,7 @@ fn pause() {
     std::thread::sleep(RETRY_PAUSE);
 }
 
-/// The time until the deadline.
+/// The time left until the deadline. An error if none is left.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.checked_duration_since(Instant::now()).filter(|left| left.as_millis() > 0);
     left.ok_or_else(|| ErrorKind::TimedOut.into())

@@ -48,7 +48,7 @@ pub fn become_init(
     }
 }
 
-/// The PATH of PID 1 and everything that it starts: a derived image may have set one without the directories of the daemons.
+/// The PATH of PID 1 and of everything that it starts: the PATH of a derived image may not contain the directories of the daemons.
 fn complete_path(path: Option<&OsStr>) -> OsString {
     let own: Vec<PathBuf> = path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
     let missing = std::env::split_paths(SEARCH_PATH).filter(|directory| !own.contains(directory));

@@ -5,7 +5,7 @@ use std::path::Path;
 use machine::{STATUS_FILE, Status};
 use sys::proc;
 
-/// Whether the process that wrote the status runs.
+/// Whether the process that wrote the status is running.
 pub fn is_process_alive(status: &Status) -> bool {
     proc::is_running(status.process)
 }

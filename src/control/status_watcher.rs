@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub struct StatusWatcher(Option<Inotify>);
 
 impl StatusWatcher {
-    /// Watches from now on.
+    /// Starts to watch the status file in this directory.
     pub fn of(directory: &Path) -> Self {
         let watch = || {
             let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;

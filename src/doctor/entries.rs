@@ -1,4 +1,4 @@
-//! The table of entries, a heading in each file.
+//! The table of entries. Each file contains the entries under one heading.
 
 pub(super) mod cuda;
 mod given;

@@ -12,9 +12,9 @@ pub struct Entry {
     pub symptoms: &'static [&'static str],
     /// What the check examines.
     pub examines: &'static str,
-    /// The usual cause, also of an observation without one of its own.
+    /// The usual cause. It is also shown for an observation that has no cause of its own.
     pub cause: &'static str,
-    /// The usual fix, with the command, also of an observation without one of its own.
+    /// The usual fix, with the command. It is also shown for an observation that has no fix of its own.
     pub fix: &'static str,
     /// The check, and where it can run.
     pub check: Check,

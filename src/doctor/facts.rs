@@ -17,7 +17,7 @@ use sys::secret_variables::SecretVariable;
 /// An observed value, or the reason why it is unknown.
 pub type Observed<T> = Result<T, String>;
 
-/// All observations.
+/// Everything that was observed, before any verdict.
 #[derive(Debug)]
 pub struct Facts {
     /// Whether this process can observe everything: it is root, or the owner of the examined root directory. On the
@@ -37,7 +37,7 @@ impl Facts {
         &self.root.read().inventory
     }
 
-    /// The findings of these kinds.
+    /// The findings of the given kinds.
     pub(super) fn findings_of(&self, kinds: &[Kind]) -> Vec<Observations> {
         let findings = self.root.read().findings.iter();
         findings.filter(|finding| kinds.contains(&finding.kind)).cloned().map(Observations::from).collect()
@@ -64,9 +64,9 @@ pub struct RootFacts {
 /// The side of the container boundary on which doctor runs.
 #[derive(Debug)]
 pub enum Side {
-    /// On the host.
+    /// Doctor runs on the host.
     Host(Box<HostFacts>),
-    /// In the container.
+    /// Doctor runs in the container.
     Container(Box<ContainerFacts>),
 }
 
@@ -113,7 +113,7 @@ pub struct HostFacts {
     pub clock: Observed<bool>,
 }
 
-/// An image.
+/// A slurminit image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFacts {
     /// The name of the image.
@@ -125,11 +125,11 @@ pub struct ImageFacts {
 /// Whether and how slurmctld answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// It responds.
+    /// slurmctld responds.
     Responds,
-    /// It rejects the credentials of this container.
+    /// slurmctld rejects the credentials of this container.
     Rejects,
-    /// It does not respond.
+    /// slurmctld does not respond.
     Silent,
 }
 
@@ -145,7 +145,7 @@ pub struct RunningContainer {
 /// What Kubernetes reports about GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// The nodes.
+    /// The nodes of the cluster.
     pub nodes: Vec<KubernetesNode>,
     /// The device plugins: name, ready pods, desired pods.
     pub plugins: Vec<(String, u64, u64)>,
@@ -173,13 +173,13 @@ pub struct ContainerFacts {
     pub munge: Observed<Credential>,
     /// The result of decoding a credential from another machine.
     pub foreign_credential: Option<Observed<Credential>>,
-    /// After this time, in seconds, slurmd rejects the credential of a step, by its own clock.
+    /// The age in seconds, by slurmd's clock, at which slurmd rejects the credential of a step.
     pub step_credential_lifetime: i64,
     /// Whether this host's name resolves to an address.
     pub has_address: Observed<bool>,
     /// The agent's report about the GPUs.
     pub gpu_health: Observed<Report>,
-    /// Whether jobs in container images can have user namespaces.
+    /// Whether jobs in container images can use user namespaces.
     pub namespaces: Observed<()>,
     /// Whether jobs in container images can run with PRoot.
     pub proot: Observed<()>,
@@ -194,7 +194,7 @@ pub struct ContainerFacts {
 /// The input of the checks at a container's start.
 #[derive(Debug)]
 pub struct StartFacts<'a> {
-    /// The result of detection. Only root makes a start, but each user can run `slurminit doctor`.
+    /// The result of detection. A start always runs as root, but any user can run `slurminit doctor`.
     pub inventory: RootOnly<&'a Inventory>,
     /// The environment variables.
     pub environment: &'a Environment,
@@ -251,7 +251,7 @@ pub struct ContainerSettings {
     pub locked_memory: Option<Limit>,
     /// The limit on stack size.
     pub stack: Option<Limit>,
-    /// The kernel's protections of files in directories that all users can write which are off.
+    /// The disabled kernel settings that protect files in directories that all users can write to.
     pub unprotected: Vec<&'static str>,
     /// The preloaded library of a GPU-sharing scheme, if any.
     pub sharing_library: Option<String>,
@@ -260,16 +260,16 @@ pub struct ContainerSettings {
 /// A limit on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// No limit.
+    /// There is no limit.
     Unlimited,
-    /// In bytes.
+    /// The limit in bytes.
     Bytes(u64),
 }
 
 /// The munge key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFacts {
-    /// The path.
+    /// The path of the key file.
     pub path: String,
     /// The file mode.
     pub mode: u32,
@@ -280,9 +280,9 @@ pub struct KeyFacts {
 /// A file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
-    /// Free space in MiB.
+    /// The free space in MiB.
     pub free_mib: u64,
-    /// Total space in MiB.
+    /// The total space in MiB.
     pub total_mib: u64,
     /// Whether the file system is read-only.
     pub is_read_only: bool,
@@ -291,7 +291,7 @@ pub struct Disk {
 /// A port of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// The daemon.
+    /// The name of the daemon.
     pub daemon: &'static str,
     /// The port number.
     pub number: u16,
@@ -329,7 +329,7 @@ pub const MAX_EXPLAINED: usize = 5;
 pub struct SlurmFacts {
     /// Whether the controller responds.
     pub controller: Observed<Controller>,
-    /// The node.
+    /// The node of this container.
     pub node: Observed<NodeFacts>,
     /// Running jobs with GPUs.
     pub gpu_jobs: Observed<Vec<QueuedJob>>,
@@ -358,7 +358,7 @@ impl SlurmFacts {
 pub struct NodeFacts {
     /// The node's name.
     pub name: String,
-    /// State and reason.
+    /// The node's state and reason.
     pub report: NodeReport,
     /// The node's GRES, `gpu:nvidia:2`; may be empty.
     pub gres: String,

@@ -27,9 +27,9 @@ use place::Place;
 /// A group of entries under one heading.
 #[derive(Debug)]
 pub struct Part {
-    /// The heading.
+    /// The heading of the group.
     pub title: &'static str,
-    /// The entries.
+    /// The entries of the group.
     pub entries: &'static [Entry],
 }
 
@@ -85,7 +85,7 @@ pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
     PARTS.iter().flat_map(of_part).collect()
 }
 
-/// The worst verdict.
+/// The worst verdict of all observations.
 pub fn worst_verdict(examined: &[ExaminedEntry]) -> Verdict {
     examined.iter().map(|entry| entry.observations.verdict()).max().unwrap_or(Verdict::Ok)
 }

@@ -54,15 +54,14 @@ impl Scope {
 
 /// Observes the container, or otherwise the host.
 pub fn facts(scope: &Scope, is_container: bool) -> Facts {
-    // Before the first thread, because detection forks.
-    // In a container, the environment contains the GPU request of the container. A host has none.
     let mut options = probe::Options::from_environment(scope.root.clone(), scope.deadline);
-    // Excluded GPUs do not belong to the cluster.
+    // In a container, the environment contains the container's GPU request. A host has none.
     if !is_container {
         options.request = Request::default();
     }
     let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
     options.queries_container_name = is_container && config.names_node_after_container();
+    // Detection forks, so it comes before the first thread.
     let inventory = probe::detect(&options);
     let conditions =
         condition::conditions(&scope.root, options.nvml_library.as_deref(), Instant::now() + scope.deadline);
@@ -75,6 +74,7 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     };
     let StartPreview { configuration, findings, stale_files, .. } = preview;
     let rejected_peers = if is_container { slurm::recently_rejected_peers(&scope.ask()) } else { Ok(BTreeSet::new()) };
+    // Excluded GPUs do not belong to the cluster.
     let inventory = plan::select(&config, &inventory, &mut Vec::new());
     let root = RootFacts { inventory, conditions, configuration, findings, stale_files, rejected_peers };
     let is_root = !is_container || is_owner(&scope.root);

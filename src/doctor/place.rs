@@ -1,13 +1,14 @@
-//! The commands of a fix, where its reader can run them: entries name those of a container that Docker runs.
+//! Adapts the commands of a fix to the place where its reader runs them. The entries contain the commands for a
+//! container that Docker runs.
 
 use crate::facts::{Facts, Side};
 
-/// The reader's place, if it is not the host.
+/// Where the reader is, if not on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A container that an engine on the host runs, where `docker` does not exist.
     Container,
-    /// A pod.
+    /// A pod of Kubernetes.
     Pod,
 }
 
@@ -37,7 +38,7 @@ const IN_POD: [(&str, &str); 18] = [
 ];
 
 impl Place {
-    /// The place of the reader; `None` on the host.
+    /// Where the reader is; `None` on the host.
     pub(super) fn of(facts: &Facts) -> Option<Self> {
         match facts.side {
             Side::Host(_) => None,
@@ -46,7 +47,7 @@ impl Place {
         }
     }
 
-    /// The fix with commands that exist there.
+    /// Replaces the commands of a fix with the equivalents that exist in this place.
     pub(super) fn fix(self, fix: &str) -> String {
         match self {
             Self::Pod => IN_POD.iter().fold(fix.to_owned(), |text, (docker, pod)| text.replace(docker, pod)),

@@ -29,7 +29,7 @@ pub struct RequirementFacts<'a> {
 pub struct Requirement {
     /// The name; that of doctor's entry, if there is one.
     pub name: &'static str,
-    /// The observation.
+    /// The verdict, with its cause and fix.
     #[serde(flatten)]
     pub observation: Observation,
 }
@@ -79,7 +79,8 @@ fn below_minimum(description: String, key: &str, minimum: &str) -> Observations 
     )
 }
 
-/// AMD's names of instruction sets cannot be compared by order.
+/// Compares the GPU's compute capability with the minimum. AMD's names of instruction sets have no order, so they are
+/// not compared.
 fn compute(gpu: &Gpu, minimum: ComputeCapability) -> Option<Observations> {
     let capability: ComputeCapability = gpu.compute.as_deref()?.parse().ok()?;
     let description = format!("{} has compute capability {capability} (minimum {minimum})", name(gpu));
@@ -90,7 +91,7 @@ fn compute(gpu: &Gpu, minimum: ComputeCapability) -> Option<Observations> {
     })
 }
 
-/// In MIG mode, only a GPU's instances can be used.
+/// Compares the memory with the minimum: that of each MIG instance in MIG mode, otherwise that of the GPU.
 fn memory(gpu: &Gpu, minimum: u64) -> Vec<Observations> {
     let whole_gpu = || gpu.memory_mib.map(|memory_mib| (name(gpu), memory_mib)).into_iter().collect::<Vec<_>>();
     let devices: Vec<(String, u64)> = gpu.mig.as_ref().map_or_else(whole_gpu, |instances| {

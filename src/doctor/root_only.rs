@@ -1,8 +1,8 @@
 //! Facts that only root can observe.
 //!
-//! Another user may be denied the GPUs, the configuration and Slurm's files, so what such a process observes is not the
-//! state of the cluster. Each read of these facts is recorded: a check that read them has no answer for that user,
-//! whatever it concluded. So no entry has to know who runs it.
+//! Another user may be denied the GPUs, the configuration and Slurm's files, so what that user's process observes is
+//! not the state of the cluster. Each read of these facts is recorded, and any other user gets no answer from a check
+//! that has read them. So no entry has to distinguish users.
 
 use std::cell::Cell;
 use std::io;
@@ -13,7 +13,7 @@ use model::inventory::Observations;
 /// The answer to a check that needs facts which only root can observe.
 pub(super) const NEEDS_ROOT: &str = "not checked: needs root";
 
-/// The answer of [`NEEDS_ROOT`].
+/// The observation that contains [`NEEDS_ROOT`].
 pub(super) fn not_checked() -> Observations {
     Observations::could_not_look(NEEDS_ROOT)
 }
@@ -39,13 +39,13 @@ impl<T> RootOnly<T> {
         Self { fact, is_read: Rc::default() }
     }
 
-    /// Reads the fact, and records that.
+    /// Reads the fact, and records the read.
     pub fn read(&self) -> &T {
         self.is_read.set(true);
         &self.fact
     }
 
-    /// A part of the fact. Its reads are recorded with those of the whole.
+    /// A part of the fact. A read of the part is recorded as a read of the whole.
     pub(super) fn part<U: ?Sized>(&self, part: fn(&T) -> &U) -> RootOnly<&U> {
         RootOnly { fact: part(&self.fact), is_read: Rc::clone(&self.is_read) }
     }

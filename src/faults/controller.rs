@@ -2,8 +2,8 @@
 //!
 //! The inputs are times and samples, the outputs are [`Action`]s.
 //!
-//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a
-//! GPU with a fault is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
+//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a faulty GPU is drained until
+//! its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
 
 mod absent;
 mod gpu;
@@ -33,7 +33,7 @@ const USAGE_QUERY_INTERVAL: u64 = 30_000;
 /// The maximum number of faults in the report.
 const MAX_RECENT: usize = 50;
 
-/// The time.
+/// The current time, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clock {
     /// Monotonic time in milliseconds.
@@ -45,7 +45,7 @@ pub struct Clock {
 /// When the node's GPU count can change while the container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recount {
-    /// When no job has a GPU.
+    /// When no job on the node has a GPU.
     WithoutGpuJobs,
     /// When no job is on the node, because the controller in another container must delete the node first.
     WithoutJobs,
@@ -60,32 +60,32 @@ pub enum Action {
     Log(Level, Message),
     /// Drain the node, unless an administrator did. Answered by [`HealthController::on_drain_outcome`].
     Drain {
-        /// The reason.
+        /// The reason, which Slurm shows with the node.
         reason: String,
     },
     /// Query the node's state and the jobs on its GPUs. Answered by [`HealthController::on_node_state`].
     QueryJobs,
     /// Reload the configuration without these GPUs. Answered by [`HealthController::on_reload_outcome`].
     Reload {
-        /// The GPUs.
+        /// The GPUs to exclude, each with its reason.
         without: Vec<LeftOutGpu>,
     },
-    /// Resume the node after our own drain.
+    /// Resume the node after the agent's drain.
     Resume,
-    /// Send notifications of a fault.
+    /// Send the notifications about a fault.
     Notify(ReportedFault),
 }
 
 /// A GPU that is excluded from jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LeftOutGpu {
-    /// The GPU.
+    /// The identity of the GPU.
     pub gpu: Identity,
-    /// The reason.
+    /// Why the GPU is excluded.
     pub reason: String,
 }
 
-/// The state.
+/// The state of the GPUs and of the node, which determines the actions.
 #[derive(Debug)]
 pub struct HealthController {
     policies: Faults,
@@ -98,20 +98,22 @@ pub struct HealthController {
     applied: BTreeSet<Key>,
     /// The GPUs that the last start or reload did not wait for.
     awaited: Vec<Identity>,
-    /// The GPUs that an administrator released, and those that are to be checked after that.
+    /// The GPUs that an administrator has released.
     released: BTreeSet<Key>,
+    /// The returned GPUs that have not been checked yet.
     returning: BTreeSet<Key>,
     /// The GPUs that no process of slurminit has open.
     closed: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
-    /// When slurmctld has certainly saved the resume, in ms; `None` if confirmed.
+    /// When slurmctld will certainly have saved the resume, in ms; `None` if that is confirmed.
     resume_check_due: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     without_jobs: Vec<WithoutJobs>,
-    /// Whether a query for jobs, or a drain, has not been answered yet.
+    /// Whether a query for jobs has not been answered yet.
     has_pending_query: bool,
+    /// Whether a drain has not been answered yet.
     has_pending_drain: bool,
     has_failed_to_drain: bool,
     last_logged: BTreeMap<(Key, FaultKind), u64>,
@@ -198,7 +200,7 @@ impl HealthController {
     /// Applies the sample of a GPU.
     pub fn add_sample(&mut self, now: Clock, key: &Key, sample: GpuSample) {
         self.apply_sample(now, key, sample, None);
-        // A remaining fault keeps the GPU from jobs.
+        // A fault that remains still excludes the GPU from jobs.
         self.returning.remove(key);
     }
 
@@ -254,7 +256,7 @@ impl HealthController {
         self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Applies an error that the driver reported. Without a GPU, it is attributed to the only one.
+    /// Applies an error that the driver reported. An error that names no GPU is attributed to the only GPU, if there is just one.
     pub fn add_event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {
@@ -271,7 +273,7 @@ impl HealthController {
         self.queue_report(now, &key, kind, policy, None);
     }
 
-    /// The pending actions.
+    /// Decides the next stage, and returns the pending actions.
     pub fn step(&mut self, now: Clock) -> Vec<Action> {
         self.check_resets(now);
         self.log_due(now);
@@ -286,7 +288,7 @@ impl HealthController {
 
     /// The time of the next action, in ms.
     pub fn next_deadline(&self) -> Option<u64> {
-        // Both of these states wait for Slurm's answer.
+        // Both deadlines lead to a query, so they do not apply while one is pending.
         let checks = self.stage.next_deadline().into_iter().chain(self.next_resume_check());
         let checks = checks.filter(|_| !self.has_pending_query);
         checks.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_deadline)).min()
@@ -315,7 +317,7 @@ impl HealthController {
     }
 }
 
-/// Slurm's indices of the GPU.
+/// The indices of the GPU, or of its MIG instances, among the offered devices.
 fn indices(gpu: &Identity, offered: &[Identity]) -> Vec<usize> {
     offered.iter().enumerate().filter(|(_, offered)| gpu.is_same_gpu(offered)).map(|(index, _)| index).collect()
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::sample::Identity;
 use super::xid::{self, LINK, REBOOT};
 
-/// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
-/// configuration, in logs and in metrics, its default policy, its description and its fix.
+/// Declares [`FaultKind`] and [`Faults`] from a table. A row contains the kind, its key in `[faults]`, its name in the configuration, in logs and in
+/// metrics, its default policy, its description and its fix.
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $fix:expr;)*) => {
         /// A kind of fault.
@@ -35,7 +35,7 @@ macro_rules! fault_kinds {
         }
 
         impl FaultKind {
-            /// The description and fix.
+            /// The description and the fix of the fault.
             pub fn describe(self) -> (String, Fix) {
                 match self {
                     Self::Xid(number) => {
@@ -123,7 +123,7 @@ fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::
 /// The fix of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// The same for every GPU.
+    /// This text, for every GPU.
     Text(&'static str),
     /// A reset of the GPU.
     Reset,
@@ -152,7 +152,7 @@ impl Fix {
     }
 }
 
-/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+/// The description and fix for a value of `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
 fn recovery(action: u32) -> (String, Fix) {
     let (what, fix) = match action {
         1 => ("must be reset", Fix::Reset),

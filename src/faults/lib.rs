@@ -1,4 +1,4 @@
-//! The health of GPUs while they run: faults, what each means for the node, and the report of it.
+//! The health of GPUs while they run: their faults, what each fault means for the node, and the report.
 //!
 //! `watch::agent` samples the GPUs and executes the decisions made here.
 

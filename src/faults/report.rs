@@ -13,13 +13,13 @@ use super::usage::{JobUse, UserUse};
 use model::inventory::{Condition, Readings};
 use model::process_id::ProcessId;
 
-/// The file's name in the run directory.
+/// The name of the report in the run directory.
 pub const FILE: &str = "gpus.json";
 
-/// The contents of the file.
+/// The contents of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The process that writes it. If it is gone, the report is out of date.
+    /// The process that writes the report. If the process is gone, the report is out of date.
     #[serde(flatten)]
     pub process: ProcessId,
     /// The time of the last sample; 0 before the first.
@@ -28,12 +28,12 @@ pub struct Report {
     pub interval_ms: u64,
     /// Every GPU that this container has or had since its start, in the driver's order.
     pub gpus: Vec<GpuReport>,
-    /// The last faults, the latest last.
+    /// The most recent faults, the latest one last.
     pub recent: Vec<ReportedFault>,
     /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The same for programs.
+    /// The stage of the agent's work on the node, in a form for programs.
     #[serde(default)]
     pub node_stage: NodeStage,
     /// The GPU use of each user's jobs, as far as slurmctld has confirmed it.
@@ -48,18 +48,18 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeStage {
-    /// Nothing: GPUs with faults are excluded.
+    /// No work is pending: GPUs with faults are excluded.
     #[default]
     Open,
     /// A recovered GPU waits until it can be offered again.
     Returning,
     /// The node is drained until its GPU count can change.
     Draining,
-    /// A reload changes its GPU count.
+    /// A reload is changing the GPU count.
     Reloading,
 }
 
-/// One GPU.
+/// The report about one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuReport {
     /// The GPU's index, UUID, address and model.
@@ -69,13 +69,13 @@ pub struct GpuReport {
     pub offered: Vec<usize>,
     /// The jobs on the GPU or a part of it.
     pub jobs: Vec<OwnedJob>,
-    /// Since when a job uses it, or no job does.
+    /// When the GPU last changed between free and in use by jobs.
     pub since: u64,
     /// The condition in the last sample.
     pub condition: Condition,
     /// The measurements in the last sample.
     pub readings: Readings,
-    /// The mean utilization in parts of the last hour, in percent, the last one first.
+    /// The mean utilization in each part of the last hour, in percent, the most recent part first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_hour: Vec<Option<u32>>,
     /// The current faults.
@@ -83,7 +83,7 @@ pub struct GpuReport {
     /// The count and last time of each fault since the start of the container.
     #[serde(with = "counts")]
     pub counts: BTreeMap<FaultKind, Count>,
-    /// Whether it is excluded from jobs because of its faults.
+    /// Whether the GPU is excluded from jobs because of its faults.
     pub is_out: bool,
     /// The state of a GPU that an administrator released for work on the host; `None` if not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,8 @@ pub struct GpuReport {
 pub enum Release {
     /// Jobs still have the GPU, or slurminit still has its device file open.
     Pending,
-    /// Neither is the case, or only slurminit has it open and the vendor's tools accept that.
+    /// The host's tools can reset the GPU: no job has it, and slurminit has closed it, unless the vendor's tools accept
+    /// an open GPU.
     Done,
     /// The GPU was returned by `slurminit gpu return`, and will be checked.
     Returning,
@@ -105,41 +106,41 @@ pub enum Release {
 /// A fault that a GPU has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFault {
-    /// The kind.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// The policy.
+    /// The policy that applies to the fault.
     pub policy: Policy,
-    /// The time at which it began, in seconds since 1970.
+    /// The time at which the fault began, in seconds since 1970.
     pub since: u64,
-    /// The description.
+    /// The description of the fault.
     pub what: String,
     /// The fix.
     pub fix: String,
 }
 
-/// The count of a fault.
+/// How often a fault has occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// The count.
+    /// The number of faults of this kind.
     pub count: u64,
     /// The time of the last fault of this kind.
     pub last: u64,
 }
 
-/// A reported fault.
+/// A fault that was reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedFault {
-    /// The time, in seconds since 1970.
+    /// The time of the report, in seconds since 1970.
     pub at: u64,
     /// The GPU's position in the driver's order.
     pub gpu: u32,
-    /// The kind.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// The policy.
+    /// The policy that applied to the fault.
     pub policy: Policy,
-    /// The jobs on the GPU.
+    /// The jobs on the GPU at that time.
     pub jobs: Vec<OwnedJob>,
-    /// The log line.
+    /// The log line about the fault.
     pub line: String,
 }
 

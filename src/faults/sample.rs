@@ -9,30 +9,30 @@ use model::inventory::{Condition, Readings};
 
 pub use model::inventory::{Identity, Key};
 
-/// A line.
+/// A line of the watcher's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {
     /// A sampling round begins; these GPUs respond.
     Listed {
-        /// Positions in the driver's order.
+        /// The GPUs, in the driver's order.
         gpus: Vec<Identity>,
     },
     /// The driver initializes this GPU, which can take seconds. Its UUID is unknown.
     Opening {
-        /// The GPU.
+        /// The GPU, without its UUID.
         gpu: Identity,
     },
-    /// A query for this GPU begins.
+    /// The watcher begins to query this GPU.
     Asking {
         /// The GPU.
         gpu: Key,
     },
-    /// The driver responded.
+    /// The driver responded to the query.
     Seen {
         /// The GPU.
         gpu: Key,
-        /// The sample.
+        /// The sample of the GPU.
         seen: Box<GpuSample>,
     },
     /// The sampling round has ended.
@@ -44,7 +44,7 @@ pub enum Line {
         /// The error number (XID).
         xid: u32,
     },
-    /// The driver resets a GPU.
+    /// The driver reported a reset of a GPU.
     Reset {
         /// The GPU.
         gpu: Key,
@@ -53,14 +53,14 @@ pub enum Line {
     },
     /// The driver as a whole does not respond.
     Trouble {
-        /// The fault of each GPU.
+        /// The fault that each GPU of the vendor has.
         kind: FaultKind,
         /// The driver's answer, for people.
         what: String,
     },
 }
 
-/// A part of a reset.
+/// The start or the end of a reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {

@@ -1,7 +1,7 @@
 //! What each job did with its GPUs: samples and slurmctld's answers in, a record of each ended job out.
 //!
-//! A sample counts for the time since the one before it. slurmctld's answers come later than the samples, so samples are kept until
-//! an answer shows whether the job still ran. What an answer has not confirmed is part of no record, and of every view.
+//! A sample covers the time since the previous sample. slurmctld's answers arrive later than the samples, so samples are kept until an answer shows
+//! whether the job was still running. Unconfirmed samples are shown in views, but are not part of any record.
 
 mod gpu_use;
 mod idle;
@@ -21,7 +21,7 @@ pub use idle::{IdleAction, IdleJob, IdlePolicy, with_mark, without_marks};
 use view::History;
 pub use view::{JobUse, sparkline};
 
-/// The maximum number of kept samples of a GPU: 10 min of samples each 5 s.
+/// The maximum number of kept samples of a GPU: 10 minutes at one sample every 5 s.
 const MAX_SAMPLES: usize = 120;
 /// The maximum number of remembered records.
 const MAX_ENDED: usize = 256;
@@ -72,14 +72,14 @@ pub struct Job {
     pub uid: u32,
     /// The user's name; untrusted text.
     pub user: String,
-    /// The account.
+    /// The Slurm account that the job is charged to.
     pub account: String,
-    /// The partition.
+    /// The partition in which the job runs.
     pub partition: String,
-    /// The QOS.
+    /// The QOS of the job.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub qos: String,
-    /// The number of its nodes.
+    /// The number of nodes of the job.
     #[serde(skip)]
     pub nodes: u64,
     /// The CPUs on this node.
@@ -102,24 +102,24 @@ pub struct Job {
     /// The events for which its user requested mail, in capitals: `END`, `FAIL`.
     #[serde(skip)]
     pub mail: Vec<String>,
-    /// Its AdminComment.
+    /// The job's AdminComment.
     #[serde(skip)]
     pub comment: String,
     /// Slurm's indices of its GPUs on this node; slurmctld reports them only while the job has them.
     #[serde(skip)]
     pub gpus: Vec<usize>,
-    /// Slurm's indices of the GPUs of which it has parts (shards, MPS), and the size of each part in ppm.
+    /// Slurm's indices of the GPUs of which the job has a part (shards, MPS), and the size of each part in ppm.
     #[serde(skip)]
     pub shared: Vec<(usize, u32)>,
 }
 
 impl Job {
-    /// A requeued job starts again under its ID.
+    /// The job ID and the start, which identify a run: a requeued job starts again under its ID.
     const fn run(&self) -> (u64, u64) {
         (self.job, self.start)
     }
 
-    /// Whether its user requested mail about its end, as slurmctld decides it.
+    /// Whether the job's user requested mail about its end, by the same rules as slurmctld.
     pub fn is_mail_requested(&self) -> bool {
         let has = |event: &str| self.mail.iter().any(|wanted| wanted == event);
         self.end.is_some() && (has("END") || (self.state != "COMPLETED" && has("FAIL")))
@@ -133,12 +133,12 @@ impl Job {
 /// One run of a job on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// The job.
+    /// The job, as slurmctld last reported it.
     #[serde(flatten)]
     pub job: Job,
     /// The node's name.
     pub node: String,
-    /// Its GPUs.
+    /// The use of each GPU of the job on this node.
     pub gpus: Vec<GpuUse>,
 }
 
@@ -155,7 +155,7 @@ pub struct UserUse {
 }
 
 impl UserUse {
-    /// A part of a GPU counts with its share of the GPU's time, use and energy.
+    /// Adds the use of a GPU. For a part of a GPU, adds that part's share of the GPU's time, use and energy.
     fn add(&mut self, gpu: &GpuUse) {
         self.gpu_ms = self.gpu_ms.saturating_add(gpu.share_of(gpu.measured_ms));
         self.busy = self.busy.saturating_add(gpu.share_of(gpu.busy));
@@ -172,9 +172,9 @@ pub struct Usage {
     interval_ms: u64,
     runs: Vec<JobRecord>,
     samples: BTreeMap<String, VecDeque<Sample>>,
-    /// The use of the ended runs.
+    /// The use of each user's ended runs.
     users: BTreeMap<String, UserUse>,
-    /// The idle time of each run.
+    /// The measurement window of each run.
     windows: Vec<Window>,
     /// The runs whose records were returned last.
     ended: VecDeque<(u64, u64)>,
@@ -190,8 +190,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The state of an agent that starts; `former` is the state that the previous agent saved. slurmctld no longer reports a run of a container with
-    /// another name on this node, so that its next answer ends it.
+    /// The state of an agent that starts; `former` is the state that the previous agent saved. If the container had another name then, slurmctld no
+    /// longer reports its runs for this node, so the next answer ends them.
     pub fn new(former: Option<Self>, node: &str, interval_ms: u64) -> Self {
         Self { node: node.to_owned(), interval_ms, ..former.unwrap_or_default() }
     }
@@ -310,7 +310,7 @@ impl Usage {
         while self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
-        // A job that had started by the time of the query is part of the answer.
+        // The answer contains each job that had started by the time of the query, so older samples are no longer needed.
         self.samples.values_mut().for_each(|samples| samples.retain(|sample| sample.at > asked));
         self.samples.retain(|_, samples| !samples.is_empty());
         ended
@@ -369,12 +369,12 @@ impl Usage {
         idle
     }
 
-    /// The mean utilization of a GPU in each part of the last hour, the last one first. `now` is in ms since 1970.
+    /// The mean utilization of a GPU in each part of the last hour, the most recent part first. `now` is in ms since 1970.
     pub fn history(&self, gpu: &str, now: u64) -> Vec<Option<u32>> {
         self.histories.get(gpu).map(|history| history.means(now)).unwrap_or_default()
     }
 
-    /// The use of each user's jobs since the state directory is in use, up to slurmctld's last answer: it only grows.
+    /// The use of each user's jobs since the state directory was first used, up to slurmctld's last answer. It only grows.
     pub fn users(&self) -> BTreeMap<String, UserUse> {
         let mut users = self.users.clone();
         for run in &self.runs {

@@ -19,7 +19,7 @@ const MAX_RATIO: u64 = 200;
 /// The decompressed size in bytes up to which any ratio is allowed, for example that of a small file system of zeros.
 const RATIO_EXEMPT_SIZE: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
 
-/// `sha256:HEX`. OCI allows other algorithms, which no registry uses.
+/// A digest: `sha256:HEX`. OCI allows other algorithms, but no registry uses them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Digest(String);
 
@@ -135,7 +135,8 @@ impl<R: Read> Read for RatioLimiter<R> {
     }
 }
 
-/// The content of a layer, and the checksums of both forms, which are complete at the end of the reader.
+/// The decompressed content of a layer, and the checksums of its compressed and decompressed bytes. The checksums are complete when the reader has
+/// reached its end.
 pub(crate) struct Layer {
     pub(crate) reader: Box<dyn Read>,
     pub(crate) compressed: Checksum,
@@ -145,7 +146,7 @@ pub(crate) struct Layer {
 /// Opens a layer. The first bytes identify the compression, because media types are missing from a docker save.
 ///
 /// # Errors
-/// It cannot be read, or has an unknown compression.
+/// The layer cannot be read, or has an unknown compression.
 pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
     let (reader, compressed) = ChecksumReader::new(reader);
     let mut reader = io::BufReader::with_capacity(128 << 10, reader);
@@ -166,7 +167,7 @@ pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
     Ok(Layer { reader: Box::new(reader), compressed, content })
 }
 
-/// The content of all frames. zstd:chunked writes one for each file, and its index in frames that decoders skip (RFC 8878, 3.1.2).
+/// The content of all frames. zstd:chunked writes one frame for each file, and its index in frames that decoders skip (RFC 8878, 3.1.2).
 struct Zstd<R> {
     reader: R,
     decoder: FrameDecoder,

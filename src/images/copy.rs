@@ -1,4 +1,4 @@
-//! Copies a directory into a tree. Another user may be changing it meanwhile.
+//! Copies a directory into a tree. Another user may change the directory during the copy.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -55,7 +55,7 @@ impl Copy<'_> {
             return self.tree.symlink(&path, label, target.as_bytes());
         }
         if kind(&status) != SFlag::S_IFREG && kind(&status) != SFlag::S_IFDIR {
-            // A socket is the program's that made it, as in tar.
+            // A socket is useless without the process that created it. tar leaves sockets out, too.
             return if kind(&status) == SFlag::S_IFSOCK { Ok(()) } else { self.tree.skip(&path) };
         }
         // The name may refer to another file by now, so the open file is inspected.

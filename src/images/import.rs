@@ -22,7 +22,7 @@ use super::store::{RECORD, ROOTFS, Store, Unfinished};
 use super::tree::{Budget, Tree};
 use super::{ImageError, ImageName, ImageRecord, copy};
 
-/// The directory of a download, beside the files that are made of it.
+/// The directory of a download, beside the files that the import creates from it.
 const DOWNLOAD: &str = "download";
 /// The maximum depth of that directory: skopeo's cache and layout.
 const DOWNLOAD_DEPTH: usize = 8;
@@ -33,7 +33,7 @@ pub enum Source {
     Stream(Box<dyn Read>),
     /// An archive, or the directory of an OCI layout or a file tree. Its owner is not trusted.
     Path(PathBuf),
-    /// A registry.
+    /// An image in a registry, to be downloaded.
     Registry(Download),
 }
 
@@ -59,7 +59,7 @@ impl Default for Limits {
 pub struct Importer {
     /// The target directory.
     pub store: Store,
-    /// The limits.
+    /// The limits of each image.
     pub limits: Limits,
     /// The importing user.
     pub user: String,
@@ -173,7 +173,7 @@ impl Importer {
         image.map_or_else(file_system, |files| Ok(Contents::Image(files)))
     }
 
-    /// The root directory of an image is readable by all. A tree that is closed to them would be opened by an import for all.
+    /// An import for all users makes the root directory of an image readable by everyone. So a file tree that is closed to other users is refused.
     fn require_public(&self, path: &Path, mode: u32) -> Result<(), ImageError> {
         if self.store.is_shared() && mode & 0o005 != 0o005 {
             return Err(ImageError::Private { path: path.to_owned(), mode: mode & 0o7777 });
@@ -272,12 +272,12 @@ fn read_layout(files: &ImageFiles, record: &mut ImageRecord) -> Result<Configura
     Ok((configuration, manifest.layers.iter().map(layer).collect::<Result<_, ImageError>>()?))
 }
 
-/// Most tools name the configuration by its digest: `HEX.json`, `blobs/sha256/HEX`, or `sha256:HEX` (crane, kaniko, ko). The layers are
-/// verified by the digests in it.
+/// Most tools name the configuration by its digest: `HEX.json`, `blobs/sha256/HEX`, or `sha256:HEX` (crane, kaniko, ko). The layers are verified by
+/// the digests in the configuration.
 fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
-    // Several tags of one image.
+    // An image with several tags is listed once for each tag.
     images.dedup_by(|one, other| one.config == other.config && one.layers == other.layers);
     if images.len() != 1 {
         return Err(ImageError::Malformed(format!(

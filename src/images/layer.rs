@@ -25,10 +25,11 @@ pub(crate) enum Whiteouts {
     Literal,
 }
 
-/// Applies all members of an archive, and reads it to its end.
+/// Applies all members of an archive, and reads the archive to its end.
 pub(crate) fn apply(reader: &mut impl Read, tree: &mut Tree, whiteouts: Whiteouts) -> Result<(), ImageError> {
     let archive = Archive::new(&mut *reader);
-    // A layer's digest is verified. An exported file system has none, and could be half of one.
+    // The digest of a layer shows whether it is complete. An exported file system has no digest, so its archive must
+    // have an end mark.
     let mut archive = if whiteouts == Whiteouts::Apply { archive.without_end() } else { archive };
     let hasher = RandomState::new();
     // Hashes of the paths in this layer, which an opaque whiteout keeps.

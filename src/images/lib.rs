@@ -1,8 +1,8 @@
 //! Container images for jobs: import, storage, and the runtime that slurmstepd calls.
 //!
-//! Images are untrusted, also where root imports one. So an archive is read as data (`tar`, `codec`), and everything that is made of it
-//! is made through the directory descriptors of one tree (`tree`), never by a path in it. Nothing in a tree is set-user-id, a device, or
-//! writable by other users. An image appears under its name only once it is complete and its digests are verified (`import`).
+//! Images are untrusted, even if root imports them. So an archive is only parsed as data (`tar`, `codec`). Its files are created through directory
+//! descriptors of one tree (`tree`), never by a path from the archive. No file in a tree is set-user-id, a device, or writable by other users. An
+//! image appears under its name only once it is complete and its digests are verified (`import`).
 
 #![forbid(unsafe_code)]
 
@@ -81,7 +81,7 @@ pub enum ImageError {
     Read(io::Error),
 }
 
-/// Passes on an error that one of this crate's readers made.
+/// Unwraps an [`ImageError`] that one of this crate's readers returned as an I/O error.
 impl From<io::Error> for ImageError {
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {
@@ -91,7 +91,7 @@ impl From<io::Error> for ImageError {
     }
 }
 
-/// The command that lets no other user change a directory or what is in it.
+/// The fix that prevents other users from changing a directory or its contents.
 fn closing(path: &Path, mode: u32) -> String {
     let change = if mode & 0o002 != 0 { "+t" } else { "go-w" };
     format!("run `chmod {change} {}`, or choose another directory", path.display())

@@ -142,7 +142,7 @@ fn select_for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageErro
     images.retain(|image| {
         image.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == ARCHITECTURE)
     });
-    // An image with several tags is listed with each.
+    // An image with several tags is listed once for each tag.
     let mut digests = std::collections::HashSet::new();
     images.retain(|image| digests.insert(image.digest.clone()));
     match images.len() {

@@ -3,21 +3,21 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A validated name: it starts with a letter or digit, and has letters, digits, `.`, `_` and `-`. So a name is never a path, an option or
-/// a hidden file.
+/// A validated name: it starts with a letter or digit, and contains only letters, digits, `.`, `_` and `-`. So a name is never a path, an option or a
+/// hidden file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageName(String);
 
-/// The longest name.
+/// The maximum length of a name, in bytes.
 const LONGEST: usize = 64;
 
 impl ImageName {
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// A name that is valid by its construction.
+    /// Wraps a name that is valid by construction.
     pub(crate) fn valid(text: String) -> Self {
         Self(text)
     }

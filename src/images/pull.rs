@@ -1,7 +1,7 @@
 //! Pulls an image from a registry into a store: skopeo downloads it, and the import unpacks it.
 //!
-//! All of it runs as the user of this process, with that user's credentials, and never as root for another user. Tasks and jobs that need the
-//! same image at the same time wait for one of them. They get its image, or its error: each of them would otherwise wait for the same
+//! All of it runs as the user of this process, with that user's credentials, and never as root for another user. If several tasks or jobs need the
+//! same image at the same time, one of them pulls it and the others wait. They share its result, even an error: otherwise each would wait for the
 //! registry's timeouts, one after the other.
 
 use std::ffi::OsString;
@@ -24,23 +24,23 @@ use super::{ImageError, ImageName, ImageRecord, Importer, Reference, Source};
 
 /// The name of the downloaded OCI layout, in the directory that [`Download::run`] gets.
 pub(crate) const LAYOUT: &str = "layout";
-/// The limit of skopeo's messages, in bytes.
+/// The maximum size of skopeo's messages, in bytes.
 const MAX_MESSAGES: usize = 64 << 10;
 /// The interval of the checks of a download.
 const CHECK: Duration = Duration::from_secs(1);
-/// The interval of its reports.
+/// The interval of the progress reports.
 const REPORT: Duration = Duration::from_secs(10);
 /// A download is given up after this time without a new byte.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// Pulls images.
+/// Pulls images into a store.
 #[derive(Clone, Debug)]
 pub struct Puller {
     /// The store, its limits, and whether an existing image is replaced.
     pub importer: Importer,
     /// The environment of skopeo, with the proxies and the places of the credentials; `None` is that of this process.
     pub environment: Option<Vec<(OsString, OsString)>>,
-    /// Receives the progress.
+    /// A function that receives the progress, as lines of text.
     pub report: fn(&str),
 }
 
@@ -48,7 +48,7 @@ impl Puller {
     /// Returns the image of this name, and pulls it first if the store has none.
     ///
     /// # Errors
-    /// It cannot be pulled.
+    /// The image cannot be pulled.
     pub fn ensure(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
         let store = &self.importer.store;
         loop {
@@ -73,7 +73,7 @@ impl Puller {
     /// Pulls the image, also if the store has it.
     ///
     /// # Errors
-    /// It cannot be pulled.
+    /// The image cannot be pulled.
     pub fn pull(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
         loop {
             let waiting = || (self.report)(&format!("waiting for another task that pulls {reference}"));
@@ -109,7 +109,7 @@ pub struct Download {
     pub(crate) reference: Reference,
     environment: Option<Vec<(OsString, OsString)>>,
     report: fn(&str),
-    /// The free space that it leaves, in bytes.
+    /// The free disk space that the download must leave, in bytes.
     reserve: u64,
 }
 
@@ -141,7 +141,7 @@ impl Download {
             command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
         }
         secret_variables::remove_from(&mut command);
-        // skopeo keeps a database of layers in the first, and large temporary files in the second.
+        // skopeo keeps a database of layers in XDG_DATA_HOME, and large temporary files in TMPDIR.
         command.current_dir(directory).env("XDG_DATA_HOME", directory).env("TMPDIR", directory);
         command.args(["copy", "--quiet", "--retry-times", "2"]);
         command.args(self.reference.is_local().then_some("--src-tls-verify=false"));
@@ -226,8 +226,7 @@ fn size(directory: &Path) -> u64 {
     entries.map(size_of).sum()
 }
 
-/// Texts in the messages of skopeo and of registries, and the fix. The first that occurs counts. It is advice for a person, beside the
-/// message itself.
+/// Texts in the messages of skopeo and of registries, and the fix for each. The first match applies. The fix is shown in addition to the message.
 const FIXES: [(&[&str], &str); 9] = [
     (
         &["no space left on device", "disk quota exceeded"],
@@ -267,13 +266,13 @@ const FIXES: [(&[&str], &str); 9] = [
     ),
 ];
 
-/// Writes where skopeo looks for credentials on every machine.
+/// Stores the credentials where skopeo looks for them on every machine.
 const LOGIN: &str = "skopeo login --authfile ~/.config/containers/auth.json REGISTRY";
 
 /// The last message of skopeo, and what to do about it.
 fn explain(messages: &str, reference: &Reference) -> (String, String) {
     let last = messages.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    // time="..." level=fatal msg="..."
+    // The format is time="..." level=fatal msg="..."
     let text = last.split_once("msg=").map_or(last, |(_, text)| text);
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).replace("\\\"", "\"");
     let fix = FIXES.iter().find(|(texts, _)| texts.iter().any(|part| text.contains(part)));
@@ -282,7 +281,7 @@ fn explain(messages: &str, reference: &Reference) -> (String, String) {
     (printable::short(&without_queries(&text), 400), fix)
 }
 
-/// Removes the queries of addresses: storage behind a registry is reached by signed addresses, which are secrets for a time.
+/// Removes the queries from URLs: the storage behind a registry is accessed through signed URLs, which are secret until they expire.
 fn without_queries(text: &str) -> String {
     let mut shown = String::new();
     let mut is_query = false;
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_no_signed_address() {
+    fn hides_signed_urls() {
         let (why, _) = explained("Get \"https://storage.lab/blob?X-Amz-Signature=secret&x=secret\": EOF");
         assert_eq!(why, "Get \"https://storage.lab/blob\": EOF");
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ImageName;
 use super::manifest::Configuration;
 
-/// `image.json`, beside the image's files.
+/// The contents of `image.json`, which is beside the image's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageRecord {
@@ -15,7 +15,7 @@ pub struct ImageRecord {
     pub reference: String,
     /// The digest of its manifest or configuration; empty for a file tree.
     pub digest: String,
-    /// `amd64` or `arm64`.
+    /// The CPU architecture: `amd64` or `arm64`.
     pub architecture: String,
     /// The build time of the image (RFC 3339); empty if unknown.
     pub created: String,
@@ -33,7 +33,7 @@ pub struct ImageRecord {
     pub entrypoint: Vec<String>,
     /// The arguments of the image's program.
     pub command: Vec<String>,
-    /// Variables, `NAME=VALUE`.
+    /// The image's environment variables, `NAME=VALUE`.
     pub environment: Vec<String>,
     /// The working directory of the image's program.
     pub directory: String,

@@ -12,7 +12,7 @@ pub const SCHEME: &str = "docker://";
 const DOCKER_HUB: &str = "docker.io";
 /// The longest reference, as in docker's `distribution/reference`.
 const LONGEST: usize = 255;
-/// Hexadecimal digits of the reference's digest in the name of a pulled image.
+/// How many hexadecimal digits of the reference's digest are in the name of a pulled image.
 const NAME_DIGITS: usize = 16;
 /// The maximum length of the readable part of that name.
 const LONGEST_LABEL: usize = 40;
@@ -28,7 +28,7 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Version {
     Tag(String),
-    /// `sha256:HEX`
+    /// A digest: `sha256:HEX`.
     Digest(String),
 }
 
@@ -43,7 +43,7 @@ impl Reference {
         matches!(self.version, Version::Digest(_))
     }
 
-    /// Whether the registry is on this machine. As for Docker, it needs no TLS then.
+    /// Whether the registry is on this machine. Then it needs no TLS, as with Docker.
     pub fn is_local(&self) -> bool {
         let host = match self.registry.strip_prefix('[') {
             Some(rest) => rest.split(']').next(),
@@ -69,8 +69,8 @@ impl Reference {
 impl FromStr for Reference {
     type Err = String;
 
-    /// Parses `[docker://][REGISTRY[:PORT]/]IMAGE[:TAG][@sha256:HEX]`. Without a registry it is Docker Hub's, without a tag `latest`. A tag before a
-    /// digest is ignored, as by docker.
+    /// Parses `[docker://][REGISTRY[:PORT]/]IMAGE[:TAG][@sha256:HEX]`. The default registry is Docker Hub, the default tag `latest`. As in docker, a
+    /// tag before a digest is ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let fault = |what: &str| {
             Err(format!(
@@ -122,7 +122,7 @@ fn is_digest(text: &str) -> bool {
     text.parse::<Digest>().is_ok()
 }
 
-/// `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
+/// Whether the text is `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
 fn is_host(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_is_not_a_reference() {
+    fn rejects_invalid_references() {
         let long = format!("docker://a/{}", "b".repeat(260));
         for text in [
             "",

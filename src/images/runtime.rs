@@ -1,8 +1,8 @@
 //! Runs a step of a job in an image. slurmstepd calls it as its OCI runtime, as the job's user: it has no more rights
 //! than the job.
 //!
-//! In namespaces the step's process becomes the program in the image by exec, so signals, terminals and exit codes are those of a step
-//! without an image. Under PRoot it is the parent of PRoot (`proot/process`).
+//! In namespaces the step's process becomes the program in the image by exec, so signals, terminals and exit codes are those of a step without an
+//! image. Under PRoot the step's process is the parent of PRoot (`proot/process`).
 
 mod binds;
 mod bundle;
@@ -42,7 +42,7 @@ pub const TYPED_PATHS: &str = "SLURMINIT_TYPED_PATHS";
 /// The longest value of the variable, in bytes.
 const MAX_TYPED_PATHS: usize = 4096;
 
-/// A step cannot run in its image.
+/// Why a step cannot run in its image.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RuntimeError {
@@ -132,17 +132,17 @@ pub struct Setup {
     pub cuda: Option<String>,
     /// The current time, in seconds since 1970.
     pub now: u64,
-    /// Receives the progress of a pull.
+    /// A function that receives the progress of a pull.
     pub report: fn(&str),
 }
 
 impl Setup {
-    /// Pulls images for a step with this environment into a store of its user's: root's is that of all users.
+    /// Pulls images for a step with this environment: for root into the store of all users, otherwise into the user's own.
     fn puller(&self, stores: &[Store], environment: &[Variable]) -> Puller {
         let store = if geteuid().is_root() { stores.last() } else { stores.first() };
         let store = store.cloned().unwrap_or_else(|| Store::shared(self.images.clone()));
         let importer = Importer::new(store, self.now);
-        // One line for each node of a step is enough.
+        // One line for each node of a step is enough, so only the node's first task reports.
         let is_first = environment.iter().all(|(name, value)| name != "SLURM_LOCALID" || value == "0");
         let report = if is_first { self.report } else { |_: &str| {} };
         Puller { importer, environment: Some(environment.to_vec()), report }
@@ -161,13 +161,13 @@ struct Program {
     is_read_only: bool,
 }
 
-/// The exit code of a step that could not be started; a shell uses the same.
+/// The exit code of a step that could not be started, as in a shell.
 pub const NOT_STARTED: u8 = 126;
 
 /// Runs the step's program in its image. In namespaces this process becomes the program; with PRoot it returns the exit code.
 ///
 /// # Errors
-/// It could not be executed.
+/// The program could not be executed.
 pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
     let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
@@ -192,7 +192,7 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
         environment.iter().any(|(variable, value)| variable == name && accepts(value))
     };
     let is_first_task = has_variable("SLURM_PROCID", &|task| task == "0");
-    // Once per step, and only where it uses a GPU.
+    // Warns only once per step, and only if the step uses a GPU.
     if is_first_task && has_variable("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles") {
         let warnings = driver
             .as_ref()
@@ -257,7 +257,7 @@ fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
     fault(error.into())
 }
 
-/// slurmstepd replaces a program's name by its path in the container's directories of PATH. If the path can be the result of that, and the
+/// slurmstepd replaces a program's name by its path in the container's directories of PATH. If the path can be the result of that search, and the
 /// user did not type it ([`typed_paths`]), the name is restored, so that the image's own `python` runs.
 fn restore_name(arguments: &mut [OsString], environment: &mut Vec<Variable>) {
     let typed = environment.iter().position(|(name, _)| name == TYPED_PATHS).map(|at| environment.remove(at).1);
@@ -273,8 +273,8 @@ fn restore_name(arguments: &mut [OsString], environment: &mut Vec<Variable>) {
     }
 }
 
-/// The value of [`TYPED_PATHS`] for the arguments of srun: each absolute path, after its distance from the end, because only srun can tell
-/// options from the program. Long command lines are cut: the program comes early.
+/// The value of [`TYPED_PATHS`] for the arguments of srun: each absolute path, preceded by its position from the end. All arguments are included,
+/// because only srun can distinguish its options from the program. Long command lines are truncated: the program comes early.
 pub fn typed_paths(arguments: &[OsString]) -> OsString {
     let paths = arguments.iter().enumerate().filter(|(_, word)| word.as_bytes().starts_with(b"/"));
     let mut value = OsString::new();
@@ -308,8 +308,8 @@ fn c_variables(environment: &[Variable]) -> Option<Vec<CString>> {
     environment.iter().map(text).collect()
 }
 
-/// Whether an ordinary user of this container can run programs with this backend; otherwise the reason. It changes this process, so call it in a
-/// separate one. With PRoot, success is its exit code.
+/// Whether an ordinary user of this container can run programs with this backend; otherwise the reason. The probe changes this process, so call it in
+/// a separate one. If PRoot works, it replaces this process and exits with 0.
 ///
 /// # Errors
 /// The step that the kernel or the engine refuses.
@@ -341,7 +341,7 @@ pub fn backend() -> Result<(Backend, String), String> {
 mod tests {
     use super::*;
 
-    /// The program that is executed for a command line of srun: slurmstepd gets its last `count` words, the first one replaced by `resolved`.
+    /// The program that is executed for a command line of srun. slurmstepd gets the last `count` words, with the first of them replaced by `resolved`.
     fn program(line: &str, count: usize, resolved: &str) -> OsString {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let mut environment = vec![("PATH".into(), "/nowhere:/bin:/usr/bin".into())];
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(program(&format!("{options} /bin/sh"), 1, "/bin/sh"), "/bin/sh");
         assert_eq!(program(&format!("{options} /bin/sh -c /bin/sh"), 3, "/bin/sh"), "/bin/sh");
         assert_eq!(program(&format!("{options} sh -c /bin/sh"), 3, "/bin/sh"), "sh");
-        // No result of the search.
+        // The path is not a result of the search in PATH.
         assert_eq!(program(&format!("{options} /usr/bin/sh"), 1, "/usr/bin/sh"), "/usr/bin/sh");
         assert_eq!(program(&format!("{options} none"), 1, "none"), "none");
         // `--multi-prog`: the words are in a file.

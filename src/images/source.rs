@@ -15,7 +15,7 @@ use super::codec::Digest;
 use super::manifest::SavedImage;
 use super::tar::{Archive, Kind};
 
-/// The longest JSON document of an image. An index of all architectures has some KiB.
+/// The longest JSON document of an image. An index of all architectures has a few KiB.
 const MAX_DOCUMENT: u64 = 4 << 20;
 /// The maximum number of members in the archive of an image: a few for each layer.
 const MAX_MEMBERS: usize = 10_000;
@@ -26,7 +26,7 @@ const MAX_LINKS: u32 = 8;
 pub(crate) enum ImageFiles {
     /// A tar archive, and the location of each of its files.
     Archive(Arc<File>, BTreeMap<Vec<u8>, ArchiveEntry>),
-    /// A directory.
+    /// The directory of an OCI layout.
     Directory(OwnedFd),
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum ArchiveEntry {
         offset: u64,
         size: u64,
     },
-    /// Another name: layers that are equal are links in a docker save.
+    /// Another name of a file: in a docker save, equal layers are links.
     Link(Vec<u8>),
 }
 
@@ -63,7 +63,7 @@ impl ImageFiles {
         self.open(name).is_ok()
     }
 
-    /// Opens a file by its name, which is relative.
+    /// Opens a file by its relative name.
     pub(crate) fn open(&self, name: &str) -> Result<Box<dyn Read>, ImageError> {
         let missing = || ImageError::Malformed(format!("a file is missing: {}", super::tar::lossy(name.as_bytes())));
         match self {
@@ -119,8 +119,8 @@ pub(crate) fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// Whether the archive of an image may have a file of this name. Other names are ignored, because a file system has too
-/// many to keep.
+/// Whether a file of this name may be needed from the archive of an image. Other names are ignored, because an exported
+/// file system has too many to keep in memory.
 fn is_image_file_name(name: &[u8]) -> bool {
     let depth = name.iter().filter(|byte| **byte == b'/').count();
     let is_document = depth == 0 && (name.ends_with(b".json") || name == b"oci-layout" || name.ends_with(b".tar"));
@@ -135,14 +135,14 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     if is_layout(&files) {
         return Ok(Some(files));
     }
-    // A file system may have a file of this name, too.
+    // An exported file system may also contain a file of this name.
     let documents = files.document("manifest.json").ok();
     let images = documents.and_then(|bytes| serde_json::from_slice::<Vec<SavedImage>>(&bytes).ok());
     let Some(images) = images.filter(|images| !images.is_empty()) else { return Ok(None) };
     if images.iter().flat_map(|image| [&image.config].into_iter().chain(&image.layers)).all(|name| files.has(name)) {
         return Ok(Some(files));
     }
-    // Other tools' names, such as those of Bazel's rules.
+    // Other tools, such as Bazel's rules, choose other names.
     let named: BTreeSet<&[u8]> = images
         .iter()
         .flat_map(|image| [&image.config].into_iter().chain(&image.layers))
@@ -151,7 +151,7 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     members(file, &|name| is_image_file_name(name) || named.contains(name)).map(Some)
 }
 
-/// The files and links of an archive whose names `accepts` has.
+/// The files and links of an archive whose names satisfy `accepts`.
 fn members(file: &Arc<File>, accepts: &dyn Fn(&[u8]) -> bool) -> Result<ImageFiles, ImageError> {
     let mut members = BTreeMap::new();
     let mut reader = file.try_clone()?;
@@ -169,7 +169,7 @@ fn members(file: &Arc<File>, accepts: &dyn Fn(&[u8]) -> bool) -> Result<ImageFil
                 members.insert(path.to_vec(), entry);
             }
             Kind::Hardlink => _ = members.insert(path.to_vec(), ArchiveEntry::Link(member.link)),
-            // `../DIGEST/layer.tar`
+            // Older versions of docker save link to `../DIGEST/layer.tar`.
             Kind::Symlink => {
                 let to = member.link.strip_prefix(b"../").unwrap_or(&member.link);
                 members.insert(path.to_vec(), ArchiveEntry::Link(to.to_vec()));

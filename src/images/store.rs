@@ -1,7 +1,7 @@
 //! The directory of images. Each image is a directory with its files (`rootfs`) and its record (`image.json`).
 //!
-//! A user who can change an image decides what the jobs in it run. So an image is used only if root or the user of the job owns the
-//! directory, the image, its files and its record, and no other user can write there. The content's own owner counts, not its directory's.
+//! A user who can change an image decides what the jobs in it run. So an image is used only if root or the user of the job owns the directory, the
+//! image, its files and its record, and no other user can write there. Each of these is checked, because the owner of the directory may have changed.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -20,20 +20,20 @@ use sys::trusted_path;
 use super::tree::{names, open_directory, remove_entry};
 use super::{ImageError, ImageName, ImageRecord};
 
-/// The files of an image.
+/// The name of the directory with an image's files.
 pub(crate) const ROOTFS: &str = "rootfs";
-/// The record of an image.
+/// The name of the file with an image's record.
 pub(crate) const RECORD: &str = "image.json";
 /// The prefix of directories of incomplete imports and interrupted removals.
 const UNFINISHED: &str = ".unfinished-";
-/// The age of another machine's unfinished directory that no import has any more.
+/// The age at which an unfinished directory of another machine counts as abandoned.
 const ABANDONED: std::time::Duration = std::time::Duration::from_secs(86_400);
-/// The longest record.
+/// The maximum size of a record, in bytes.
 const MAX_RECORD: u64 = 1 << 20;
 /// The maximum depth of an image's tree, including its parent directories.
 const MAX_DEPTH: usize = 210;
 
-/// The imports of this process.
+/// The number of imports of this process so far.
 static IMPORTS: AtomicU32 = AtomicU32::new(0);
 
 /// A directory of images.
@@ -43,7 +43,7 @@ pub struct Store {
     is_shared: bool,
 }
 
-/// The images of a directory.
+/// The images in a directory.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Images that can be used.
@@ -59,13 +59,13 @@ const MAX_MESSAGE: u64 = 4096;
 
 /// The outcome of [`Store::turn`].
 pub(crate) enum Turn {
-    /// The caller must pull.
+    /// The caller must pull the image.
     Ours(PullLock),
     /// Another process has pulled, or has failed with this error.
     Passed(Option<String>),
 }
 
-/// The right to pull an image. A process that dies loses it, and the next one that waits gets it.
+/// The right to pull an image. If its process dies, the next waiting process gets it.
 pub(crate) struct PullLock {
     file: Flock<File>,
     name: String,
@@ -97,7 +97,7 @@ impl Store {
         Self { path: home.join(".local/share/slurminit/images"), is_shared: false }
     }
 
-    /// The path.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -111,22 +111,22 @@ impl Store {
         ImageError::io(&self.path, error)
     }
 
-    /// The directory. `None` if it is missing.
+    /// Opens the directory; `None` if it is missing.
     ///
     /// # Errors
-    /// Users other than root and this one could replace the images in it: it is another user's, or leads through a directory of others.
+    /// Users other than root and this one could replace the images in it: another user owns the directory or one of its parents.
     fn open(&self) -> Result<Option<OwnedFd>, ImageError> {
         let opened = trusted_path::open(Path::new("/"), &self.path)
             .and_then(|directory| directory.require_own_content().map(|()| directory));
         match opened {
             Ok(directory) => Ok(Some(directory.reopened().map_err(|error| self.io(error))?.into())),
-            // In that case the owners of the parents do not matter.
+            // If the directory is missing, the owners of its parents do not matter.
             Err(_) if is_missing(&self.path) => Ok(None),
             Err(error) => Err(ImageError::untrusted_directory(error)),
         }
     }
 
-    /// Opens the directory, and creates it if it is missing. Root makes that of all users before one of them can.
+    /// Opens the directory, and creates it if it is missing. Root creates the directory for all users before any of them can.
     ///
     /// # Errors
     /// It cannot be created, or users other than root and this one could replace the images in it.
@@ -141,7 +141,7 @@ impl Store {
                 };
                 let made = parent.and_then(|parent| parent.child(name));
                 let (mut directory, _) = made.map_err(ImageError::untrusted_directory)?;
-                // A new volume may be open to all (Kubernetes' `emptyDir`). What others have put there stays theirs, so it is never used.
+                // A new volume may be open to all (Kubernetes' `emptyDir`). Its files keep their owners, so files of other users are never used.
                 if trusted_path::is_ours(directory.metadata().uid()) {
                     directory.restrict_to_root(&mut Vec::new()).map_err(|error| self.io(error))?;
                 }
@@ -155,7 +155,7 @@ impl Store {
         self.open()?.ok_or_else(|| self.io(nix::Error::ENOENT))
     }
 
-    /// All images, by name, without damaged ones.
+    /// All images in the order of their names, without damaged ones.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -185,12 +185,12 @@ impl Store {
         Ok(listing)
     }
 
-    /// An image, or `None` if there is none of this name.
+    /// Finds an image; `None` if no image has this name.
     ///
     /// # Errors
     /// The directory cannot be read, or another user could change the image.
     pub fn find(&self, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
-        // Another store may have the image.
+        // The image may still be in another store.
         if !self.has(name) {
             return Ok(None);
         }
@@ -202,8 +202,8 @@ impl Store {
         !is_missing(&self.path.join(name.as_str()))
     }
 
-    /// Reads the record of an image. The image, its files and its record must each be root's or this user's: the directory may have been
-    /// another user's when they were put there. Everything in the files was made by the owner of their directory.
+    /// Reads the record of an image. The image, its files and its record must each belong to root or this user: the directory may have belonged to
+    /// another user when they were created. Everything in the files was created by the owner of their directory.
     fn record(&self, directory: &OwnedFd, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
         let path = self.path.join(name.as_str());
         let check = |file: &OwnedFd, path: &Path| require_own_content(file, path, name);
@@ -228,11 +228,11 @@ impl Store {
     /// Removes an image.
     ///
     /// # Errors
-    /// There is none of this name, or it cannot be removed.
+    /// No image has this name, or it cannot be removed.
     pub fn remove(&self, name: &ImageName) -> Result<(), ImageError> {
         let missing = || ImageError::Missing { name: name.clone(), path: self.path.clone() };
         let directory = self.open()?.ok_or_else(missing)?;
-        // After the renaming it is not an image any more, even if the removal is interrupted.
+        // Once renamed, the directory is no longer an image, even if the removal is interrupted.
         let unfinished = unfinished_name();
         match renameat(&directory, name.as_str(), &directory, unfinished.as_str()) {
             Err(nix::Error::ENOENT) => return Err(missing()),
@@ -267,7 +267,7 @@ impl Store {
             return Ok(Turn::Ours(PullLock { file, name, directory }));
         }
         let mut message = String::new();
-        // On NFS the removed file may be gone.
+        // On NFS the content of the removed file may be gone.
         let _ = (&mut *file).take(MAX_MESSAGE).read_to_string(&mut message);
         Ok(Turn::Passed((!message.is_empty()).then_some(message)))
     }
@@ -275,7 +275,7 @@ impl Store {
     /// Creates a directory for a new image, and removes those of killed imports.
     pub(crate) fn begin(&self) -> Result<(OwnedFd, Unfinished), ImageError> {
         let directory = self.create()?;
-        // Otherwise another import could remove the new directory before it is locked. NFS refuses the lock.
+        // Otherwise another import could remove the new directory before it is locked. On NFS this lock fails.
         let copy = directory.try_clone().map_err(|error| self.io(error))?;
         let _turn = Flock::lock(copy, FlockArg::LockExclusive);
         self.remove_unfinished(&directory)?;
@@ -303,8 +303,8 @@ impl Store {
         Ok(())
     }
 
-    /// Renames a complete image to its final name. A directory takes the place of an empty one alone (rename(2)), so no flag is needed to
-    /// keep an image: NFS, CephFS, Lustre and 9p have none.
+    /// Renames a complete image to its final name. rename(2) replaces only an empty directory, so an existing image is kept without RENAME_NOREPLACE,
+    /// which NFS, CephFS, Lustre and 9p do not support.
     pub(crate) fn publish(
         &self,
         directory: &OwnedFd,

@@ -1,7 +1,7 @@
 //! Reads tar archives (POSIX ustar, pax and GNU) one member at a time.
 //!
-//! Archives are untrusted. A member's name, its attributes and everything else that is kept in memory have fixed limits, and a size is
-//! only ever a number of bytes still to be read. No member is written here.
+//! Archives are untrusted. Everything that is kept in memory, such as a member's name and attributes, has a fixed limit. A size is only used as the
+//! number of bytes still to be read. This module writes no member.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
@@ -11,7 +11,7 @@ use super::ImageError;
 const BLOCK: usize = 512;
 /// The maximum length of a path or link target: PATH_MAX of Linux.
 const MAX_PATH: u64 = 4096;
-/// The maximum length of a block of pax attributes. They hold paths, times and extended attributes.
+/// The maximum length of a block of pax attributes, which contains paths, times and extended attributes.
 const MAX_PAX: u64 = 1 << 20;
 /// The maximum number of consecutive headers that describe the next member.
 const MAX_PREFIXES: u32 = 8;
@@ -33,11 +33,11 @@ pub(crate) struct Member {
     pub(crate) path: Vec<u8>,
     pub(crate) kind: Kind,
     pub(crate) mode: u32,
-    /// Seconds since 1970.
+    /// The modification time, in seconds since 1970.
     pub(crate) mtime: i64,
     /// The size of the content, in bytes.
     pub(crate) size: u64,
-    /// The target of a link.
+    /// The target, if the member is a link.
     pub(crate) link: Vec<u8>,
     /// The position of the content in the archive.
     pub(crate) offset: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Archive<R> {
     /// The unread bytes of the current member's content, and of the padding after it.
     unread_content: u64,
     padding: u64,
-    /// Whether the archive may end without its mark: the reader verifies its digest.
+    /// Whether the archive may end without its end mark, because its digest is verified.
     may_have_no_end: bool,
     /// Skips this many bytes, and returns how many there were.
     skip: fn(&mut R, u64) -> io::Result<u64>,
@@ -125,7 +125,7 @@ impl<R: Read> Archive<R> {
             return Err(malformed("a member has an invalid name"));
         }
         let kind = match kind {
-            // Version 7 has no type of directories.
+            // The format of Unix version 7 has no type for directories.
             0 | b'0' | b'7' if path.ends_with(b"/") => Kind::Directory,
             0 | b'0' | b'7' => Kind::File,
             b'1' => Kind::Hardlink,
@@ -152,7 +152,7 @@ impl<R: Read> Archive<R> {
         let left = left.ok_or_else(|| malformed("a member's size is too large"))?;
         let skipped = if left == 0 { 0 } else { (self.skip)(&mut self.reader, left)? };
         self.position += skipped;
-        // umoci does not fill the last block either.
+        // The last block need not be complete either: umoci does not pad it.
         let needed = if self.may_have_no_end { self.unread_content } else { left };
         if skipped < needed {
             return Err(malformed("the archive is truncated"));
@@ -161,7 +161,7 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// The next header; `None` at the end: two blocks of zeros. A single one is skipped, as GNU tar does.
+    /// The next header; `None` at the end, which two blocks of zeros mark. A single block of zeros is skipped, as in GNU tar.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>, ImageError> {
         for _ in 0..2 {
             let mut header = [0; BLOCK];
@@ -204,7 +204,7 @@ impl<R: Read> Archive<R> {
         Ok(bytes)
     }
 
-    /// `LENGTH KEY=VALUE\n`, where LENGTH counts the whole record.
+    /// Reads records `LENGTH KEY=VALUE\n`, where LENGTH counts the whole record.
     fn read_pax(&mut self, size: u64, overrides: &mut Overrides) -> Result<(), ImageError> {
         let bytes = self.read_content(size, MAX_PAX)?;
         let mut rest = bytes.as_slice();
@@ -279,16 +279,16 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 
 fn path(header: &[u8; BLOCK]) -> Vec<u8> {
     let (name, prefix) = (until_nul(&header[..100]), until_nul(&header[345..500]));
-    // GNU's old format keeps times where ustar has the prefix.
+    // In GNU's old format, this field contains times instead of the prefix.
     let is_ustar = &header[257..263] == b"ustar\0";
     if is_ustar && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_vec() }
 }
 
-/// Octal digits, or GNU's base 256 for large numbers.
+/// Parses octal digits, or GNU's base 256 for large numbers.
 fn number(field: &[u8]) -> Result<u64, ImageError> {
     if field[0] & 0x80 != 0 {
         if field[0] == 0xff {
-            // A time before 1970.
+            // A time before 1970 is read as 0.
             return Ok(0);
         }
         let first = u64::from(field[0] & 0x7f);

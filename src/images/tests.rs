@@ -40,7 +40,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// This many frames with content, each followed by a frame that decoders skip, as in zstd:chunked.
+/// Compresses the bytes into this many frames, each followed by a frame that decoders skip, as in zstd:chunked.
 fn zstd(bytes: &[u8], frames: usize) -> Vec<u8> {
     let frame = |part: &[u8]| ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest);
     let skipped = [b"\x5a\x2a\x4d\x18".as_slice(), &7_u32.to_le_bytes(), b"chunked"].concat();

@@ -97,7 +97,7 @@ impl Tree {
         Self { root, parent: None, budget, bytes: 0, entries: 0, skipped: 0, programs: (0, None) }
     }
 
-    /// Counts an entry.
+    /// Counts an entry, and fails if there are too many.
     fn count(&mut self) -> Result<(), ImageError> {
         self.entries += 1;
         if self.entries > self.budget.entries {
@@ -177,7 +177,7 @@ impl Tree {
         Ok(open)
     }
 
-    /// Makes a directory or an empty file to mount on, where there is nothing.
+    /// Creates a directory or an empty file to mount on, if the path does not exist.
     pub(crate) fn mount_point(&mut self, label: &[u8], is_directory: bool) -> Result<(), ImageError> {
         let mut path = components(label)?;
         if is_directory {
@@ -209,7 +209,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes an entry with everything in it. A missing one is no error.
+    /// Removes an entry with everything in it. A missing entry is not an error.
     pub(crate) fn remove(&mut self, path: &[OsString], label: &[u8]) -> Result<(), ImageError> {
         let removed = self.in_parent(path, label, |at, name| {
             remove_entry(at, name, MAX_DEPTH + 1).map_err(|error| ImageError::io(lossy(label), error))
@@ -304,7 +304,7 @@ impl Tree {
         }
     }
 
-    /// Adds a symbolic link. Its target is not followed by the kernel here, and in a job it ends at the image's root.
+    /// Adds a symbolic link. The kernel does not follow its target here; in a job, the target cannot leave the image's root.
     pub(crate) fn symlink(&mut self, path: &[OsString], label: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.count()?;
         if target.is_empty() || target.len() > 4095 {
@@ -336,7 +336,7 @@ impl Tree {
         let source = source.try_clone().map_err(|error| ImageError::io(lossy(label), error))?;
         let present = self.in_parent(path, label, |at, name| status(at, name).map_err(fault))?;
         if present.is_some_and(|present| (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino)) {
-            // Another name of the same directory leads to it.
+            // The link exists already: both paths lead to the same file through different names of a directory.
             return Ok(());
         }
         self.remove(path, label)?;
@@ -345,7 +345,7 @@ impl Tree {
         })
     }
 
-    /// Removes everything in a directory but what `keeps` accepts by its path.
+    /// Removes everything in a directory except the paths that `keeps` accepts.
     pub(crate) fn clear(
         &mut self,
         path: &[OsString],
@@ -379,7 +379,7 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Removes an entry with everything in it, without following links. A missing one is no error.
+/// Removes an entry with everything in it, without following links. A missing entry is not an error.
 pub(crate) fn remove_entry(at: &OwnedFd, name: &OsStr, max_depth: usize) -> io::Result<()> {
     match unlinkat(at, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Suggests a fix for a daemon that keeps dying, where its last log lines reveal the cause.
+//! Suggests a fix for a daemon that keeps dying, if its last log lines reveal the cause.
 
 use std::path::Path;
 

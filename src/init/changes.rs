@@ -27,8 +27,8 @@ const KUBERNETES_LINK: &str = "..data";
 /// The directory and name of the account database.
 const ACCOUNTS: (&str, &str) = ("/etc", "passwd");
 
-/// From now on, sends [`Event::AccountsChanged`], and [`Event::ConfigurationChanged`] if the operator enabled that. If
-/// inotify is unavailable, logs that once.
+/// From now on, sends [`Event::AccountsChanged`], and, if the operator enabled that, [`Event::ConfigurationChanged`].
+/// If inotify is unavailable, logs that once.
 pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
     if !task.setup.has_cluster {
         return;
@@ -51,7 +51,7 @@ struct ChangeWatcher {
     directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
     /// The configuration files that are watched directly.
     files: Vec<PathBuf>,
-    /// The names in the watched directories whose events concern the configuration.
+    /// The names in the watched directories whose events are about the configuration.
     names: Vec<OsString>,
     /// The watches of /etc and of /etc/passwd itself.
     accounts: [Option<WatchDescriptor>; 2],
@@ -133,7 +133,7 @@ impl ChangeWatcher {
             *watch = new_watch;
         }
         for file in &self.files {
-            // Most of the watched files do not exist.
+            // A failure is ignored, because most of these files do not exist.
             let _ = self.inotify.add_watch(file, AddWatchFlags::IN_CLOSE_WRITE);
         }
         let (directory, name) = (Path::new(ACCOUNTS.0), ACCOUNTS.1);
@@ -149,7 +149,7 @@ fn is_queue_overflow(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
 }
 
-/// Whether the kernel dropped the watch. The event in the directory already covers it.
+/// Whether the kernel dropped the watch. The directory's own event already reports the change.
 fn is_watch_removed(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_IGNORED)
 }

@@ -6,7 +6,7 @@ use nix::time::{ClockId, clock_gettime};
 /// Smaller jumps are not reported: NTP steps the clock by up to half a second, and this process can be preempted.
 const REPORTED_JUMP_MS: i64 = 2000;
 
-/// The last reading of the wall clock.
+/// The last known offset of the wall clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     offset_ms: Option<i64>,
@@ -25,7 +25,8 @@ impl Clock {
     }
 }
 
-/// Wall clock minus CLOCK_BOOTTIME. That clock includes suspend, so a resume is not a jump.
+/// The wall clock minus CLOCK_BOOTTIME, in ms. CLOCK_BOOTTIME includes the time of a suspend, so a resume is not a
+/// jump.
 fn offset_ms() -> Option<i64> {
     let ms = |clock| clock_gettime(clock).ok().map(|time| time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000);
     Some(ms(ClockId::CLOCK_REALTIME)? - ms(ClockId::CLOCK_BOOTTIME)?)

@@ -1,8 +1,8 @@
 //! The server end of the control socket, in PID 1.
 //!
-//! Each client has its own task on PID 1's only thread. There are at most [`MAX_CLIENTS`]. Each has [`DEADLINE`] to
-//! send its request and again to read the answer, and may send [`MAX_REQUEST_BYTES`] bytes. Without a client there are
-//! no wake-ups.
+//! Each client has its own task on PID 1's only thread. At most [`MAX_CLIENTS`] are served. A client has [`DEADLINE`]
+//! to send its request, of at most [`MAX_REQUEST_BYTES`] bytes, and the same time to read the answer. Without a client
+//! there are no wake-ups.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
@@ -43,7 +43,7 @@ pub(super) struct ReceivedRequest {
 /// The answer to a client.
 #[derive(Debug)]
 pub(super) struct FullReply {
-    /// The first line.
+    /// The first line of the answer.
     pub reply: Reply,
     /// The log lines after the reply.
     pub lines: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) fn listen(socket: &Path) -> std::io::Result<UnixListener> {
         Ok(metadata) if metadata.file_type().is_socket() => run.remove(&file)?,
         _ => {}
     }
-    // Others must never be able to connect. slurminit has one thread, so the umask affects no other file.
+    // Other users must never be able to connect. slurminit has one thread, so the umask affects no other file.
     let before = umask(Mode::from_bits_truncate(0o177));
     let listener = UnixListener::bind(socket);
     umask(before);
@@ -119,7 +119,7 @@ async fn serve_client(
         answer = refused(format!("{limit} clients follow a log already; end one of them, or use `docker logs -f`"));
     }
     let bytes = [line(&answer.reply), answer.lines].concat();
-    // A client that does not read its answer loses it.
+    // A client that does not read its answer in time does not get it.
     let written = timeout(DEADLINE, stream.write_all(&bytes)).await;
     drop(slot);
     if let (Some(new_lines), Ok(Ok(()))) = (new_lines, written) {
@@ -143,7 +143,7 @@ async fn forward_lines(mut stream: UnixStream, mut new_lines: Receiver<Vec<u8>>)
     }
 }
 
-/// The socket's mode already ensures this, but someone may have changed it.
+/// Whether the client is root or slurminit's own user. The socket's mode already ensures this, but may have been changed.
 fn is_permitted(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|client| client.uid() == 0 || client.uid() == Uid::effective().as_raw())
 }

@@ -27,7 +27,7 @@ pub struct Kinship {
 /// The process that is to become the main process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Successor {
-    /// The process ID.
+    /// The successor's process ID.
     pub pid: i32,
     /// The start time, to detect that the PID was reused.
     pub started: u64,

@@ -9,7 +9,7 @@ use nix::libc;
 
 use machine::{Exit, ExternalCause};
 
-/// Where the container's cgroup is mounted: version 2, or the controllers of version 1.
+/// Where the container's cgroup is mounted (version 2), or the directories of its controllers (version 1).
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// A file that only version 2 has.
 const VERSION_2_FILE: &str = "cgroup.controllers";
@@ -31,7 +31,7 @@ const MIN_FREE_PROCESSES: u64 = 32;
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LimitCounts {
-    /// Forks that failed at the process limit.
+    /// The number of forks that failed at the process limit.
     failed_forks: u64,
     oom_kills: u64,
 }
@@ -63,13 +63,13 @@ impl LimitCounts {
     }
 }
 
-/// The number of free processes below the limit, if a fork has failed before and it is too low for a Slurm daemon to
-/// start.
+/// The number of free processes below the limit, if a fork has failed before and the number is too low for a Slurm daemon to start.
 pub(super) fn process_shortage() -> Option<u64> {
     (LimitCounts::now().failed_forks > 0).then(|| free_processes_if_too_few(Path::new(CGROUP_ROOT))).flatten()
 }
 
-/// A small limit never leaves that many free, so a quarter of the limit is enough.
+/// The number of free processes, if it is below the minimum. A small limit never leaves the usual minimum free, so the minimum is at most a quarter
+/// of the limit.
 fn free_processes_if_too_few(root: &Path) -> Option<u64> {
     let number = |files: [&str; 2]| {
         files.iter().find_map(|file| fs::read_to_string(root.join(file)).ok()?.trim().parse::<u64>().ok())
@@ -78,8 +78,9 @@ fn free_processes_if_too_few(root: &Path) -> Option<u64> {
     Some(limit.saturating_sub(number(PROCESS_COUNT_FILES)?)).filter(|free| *free < MIN_FREE_PROCESSES.min(limit / 4))
 }
 
-/// Before Linux 6.11 a failed fork counts in the process's own cgroup alone, and where the container may create cgroups slurmd moves all
-/// daemons into one below the root. Later kernels count it twice here, which does not matter: only a rise counts.
+/// The failed forks in the cgroups below `directory`. Before Linux 6.11 a failed fork is counted only in the process's own cgroup. If the container
+/// may create cgroups, that is not the root: slurmd moves all daemons into a cgroup below it. Later kernels count the fork twice here, which does not
+/// matter, because only an increase is evaluated.
 fn failed_forks_below(directory: &Path, depth: usize) -> u64 {
     let children = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_cgroup = |entry: &fs::DirEntry| {
@@ -118,9 +119,9 @@ mod tests {
         assert_eq!(LimitCounts::read(root.path()), LimitCounts { failed_forks: 5, oom_kills: 1 });
     }
 
-    /// The container is a machine of cgroup v2 before Linux 6.11, where slurmd has moved the daemons into /system.
+    /// A container with cgroup v2 and a kernel before Linux 6.11, where slurmd has moved the daemons into /system.
     #[test]
-    fn failed_fork_of_daemon_in_a_cgroup_of_its_own_counts() {
+    fn counts_failed_fork_in_daemons_own_cgroup() {
         let root = tempfile::tempdir().unwrap();
         let write = |directory: &str, failed: u64| {
             fs::create_dir_all(root.path().join(directory)).unwrap();

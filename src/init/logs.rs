@@ -177,7 +177,7 @@ impl<S: tracing::Subscriber> Layer<S> for Logs {
     }
 }
 
-/// The line of an event of [`report`], whose unit is recorded before its message.
+/// Writes an event of [`report`] as a line of the log. `tracing` passes the event's unit before its message.
 struct Line<'a> {
     logs: &'a Logs,
     level: Level,

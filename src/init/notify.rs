@@ -77,14 +77,14 @@ impl Notify {
         Ok(Self { channel, reader })
     }
 
-    /// The daemon has started. slurminit made this process the leader of its session.
+    /// Records a new main process. slurminit has made it the leader of its session.
     pub(super) fn started(&self, pid: Pid) {
         self.channel.main.set(pid.as_raw());
         self.channel.session.set(pid.as_raw());
     }
 
-    /// The process that succeeds the main process, which has ended. Dead or alive, slurminit has to reap it. If it was
-    /// reaped already, the handover failed, even if the main process exited with 0.
+    /// The successor of the main process, which has ended. slurminit has to reap the successor, dead or alive. If that
+    /// was done already, the handover has failed, even if the main process exited with 0.
     pub(super) fn successor(&self) -> Option<Result<Pid, SpawnFailure>> {
         self.channel.read(LAST_BATCH);
         let Successor { pid, started } = self.channel.successor.take()?;

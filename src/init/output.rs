@@ -53,7 +53,7 @@ enum Read {
 }
 
 impl PipeReader {
-    /// Only this process has the reading end, so O_NONBLOCK affects no other.
+    /// Only this process has the reading end open, so O_NONBLOCK affects no other process.
     pub(super) fn new(
         pipe: OwnedFd,
         handler: LineHandler,
@@ -88,7 +88,7 @@ impl PipeReader {
         }
     }
 
-    /// The pipe is closed.
+    /// Handles the end of the output: the pipe is closed.
     fn end(&self) {
         self.lines.borrow_mut().finish(|line| self.handle_line(line));
         if let LineHandler::Node(least_ready) = &self.handler {
@@ -98,7 +98,7 @@ impl PipeReader {
         }
     }
 
-    /// A successor process writes to this pipe from now on, and finds its predecessor's state.
+    /// Applies a handover: a successor, which finds its predecessor's saved state, now writes to this pipe.
     pub(super) fn handed_over(&self) {
         if let LineHandler::Log { circumstances, .. } = &self.handler {
             circumstances.borrow_mut().new_state = false;
@@ -176,7 +176,7 @@ impl PipeReader {
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 enum Line {
     Report(Report),
     EndOfReports,

@@ -31,7 +31,7 @@ use sys::users::User;
 /// The size of a pipe for at least 64 messages, in bytes.
 const MESSAGE_PIPE_BYTES: libc::c_int = 64 * 4096;
 
-/// The child's exit code if its exec failed. [`exec_failure`] has the reason.
+/// The child's exit code if its exec failed. [`exec_failure`] returns the reason.
 const EXEC_FAILED: i32 = 127;
 
 /// Where a child's output goes.
@@ -68,8 +68,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Adds the variable that requests reports, if the program is slurminit. Not for the container's command: its
-    /// messages are for the user.
+    /// Adds the variable that requests reports, if the program is slurminit. The container's command does not get the
+    /// variable, because its messages are for the user.
     pub(super) fn with_reports(mut self) -> Self {
         self.reports &= !self.is_cmd;
         if self.reports {
@@ -259,7 +259,7 @@ pub(super) fn signal_group(started: &Started, signal: i32) {
     signal_process(started, signal);
 }
 
-/// The paths to try, as in `execvp`. Unlike there, a file of unknown format is an error and not run as a shell script.
+/// The paths to try, as in `execvp`. Unlike in `execvp`, a file of unknown format is an error and not run as a shell script.
 fn candidates(program: &Program) -> Vec<CString> {
     let Some(name) = program.argv.first() else { return Vec::new() };
     if name.contains(&b'/') || name.is_empty() {
@@ -272,7 +272,7 @@ fn candidates(program: &Program) -> Vec<CString> {
         .collect()
 }
 
-/// TOML strings can contain a NUL, which a command line cannot. The string is cut there.
+/// Converts a string for a command line. TOML strings can contain a NUL, but command lines cannot, so the string is cut at the NUL.
 fn c_string(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
@@ -317,7 +317,7 @@ fn set_up(setup: &ChildSetup<'_>) -> nix::Result<()> {
     } else {
         setsid()?;
     }
-    // The copies have no close-on-exec.
+    // The copies of the descriptors are not closed at the exec.
     setup.stdin.as_ref().map_or(Ok(()), dup2_stdin)?;
     setup.stdout.map_or(Ok(()), dup2_stdout)?;
     setup.stderr.map_or(Ok(()), dup2_stderr)?;
@@ -359,8 +359,7 @@ fn execute(setup: &ChildSetup<'_>) -> nix::Error {
 /// Makes this process's group the terminal's foreground group, if there is a terminal.
 fn take_terminal() {
     if nix::unistd::isatty(std::io::stdin()).unwrap_or(false) {
-        // Until this succeeds we are a background process, which the kernel would stop for trying. SIGTTOU is already
-        // ignored here.
+        // Until this succeeds, this is a background process, which the kernel would stop for trying. SIGTTOU is already ignored here.
         let _ = nix::unistd::tcsetpgrp(std::io::stdin(), nix::unistd::getpid());
     }
 }

@@ -17,7 +17,7 @@ use sys::{monotonic_ms, proc};
 /// The file's temporary name while it is written.
 const NEW: &str = "status.json.new";
 
-/// The size that even a file on a full disk has, in bytes.
+/// The unit of disk space that a file occupies, in bytes.
 const PAGE: usize = 4096;
 
 /// Writes the status file when the snapshot has changed.
@@ -94,15 +94,15 @@ fn replace(directory: &Path, status: &Status) -> std::io::Result<()> {
     }
 }
 
-/// The disk is full, so reuse the page that the file already occupies. A reader may see a half-written file and has to
-/// read again.
+/// Overwrites the file in place because the disk is full: the new text must fit into the pages that the file already
+/// occupies. A reader may see a half-written file and has to read again.
 fn overwrite(run: &Dir, mut text: Vec<u8>) -> std::io::Result<()> {
     let file = run.open_to_write(STATUS_FILE)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
     if text.len() > length.next_multiple_of(PAGE) {
         return Err(std::io::ErrorKind::StorageFull.into());
     }
-    // JSON permits trailing blanks.
+    // JSON permits trailing spaces.
     text.resize(text.len().max(length), b' ');
     file.write_all_at(&text, 0)
 }

@@ -20,7 +20,7 @@ use sys::inherited::Inherited;
 /// events.
 pub(crate) fn run(task: Task, cmd: Vec<OsString>, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
     if nix::unistd::getpid() != Pid::from_raw(1) {
-        // PID 1 adopts orphans by default.
+        // PID 1 adopts orphans anyway; any other process has to request it.
         nix::sys::prctl::set_child_subreaper(true)?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;

@@ -32,7 +32,8 @@ fn make_directories(config: &Config, root: &Path, repaired: &mut Vec<RepairedPat
     make_owned(state.child(Paths::DATABASE)?, &mysql, 0o700, repaired)?;
     let socket = Path::new(Paths::DATABASE_SOCKET);
     let directory = socket.parent().unwrap_or(socket);
-    // Users' connections would be refused, but each takes one of the database's. slurm is in the group mysql.
+    // Only mysql and its group, which contains slurm, may reach the socket: a user's connection would be refused, but would still take up one of the
+    // database's connections.
     make_owned(trusted_path::make(root, directory, repaired)?, &mysql, 0o750, repaired).map(drop)
 }
 

@@ -35,7 +35,7 @@ pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::R
     let written = write_beside(dir, name, content, mode, None)
         .and_then(|new| install(&new).inspect_err(|_| drop(dir.remove(&new.name))));
     match written {
-        // A file that is a mount point, or on a read-only mount, is the operator's, with any owner.
+        // A file that is a mount point or on a read-only mount belongs to the operator, so its owner is not checked.
         Err(error) if same.is_some() && is_mounted(&error) => return Ok(false),
         outcome => outcome?,
     }
@@ -49,7 +49,7 @@ fn is_mounted(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// The existing file.
+/// The file that is to be replaced.
 struct ExistingFile {
     /// The file and its content. Pipes are not read, nor are targets of links that root does not own.
     readable: Option<(File, Vec<u8>)>,
@@ -162,7 +162,7 @@ fn keep_previous(dir: &Dir, name: &str) -> io::Result<()> {
     match dir.link(name, &previous) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Some file systems have no hard links.
+        // Without hard links, the file is copied.
         Err(_) => {
             let bytes = dir.read(name)?;
             dir.create(&previous, 0o644)?.write_all(&bytes)

@@ -1,8 +1,8 @@
 //! A directory for each user, in which slurmstepd puts the environment of a step in a container image.
 //!
-//! slurmstepd creates directories there as the job's user, by predictable names. So only root creates the users' directories: here for the
-//! local accounts, and slurmstepd for those of a directory service, before the step becomes its user. slurmstepd opens a directory to the user's primary
-//! group, which an access control list prevents.
+//! slurmstepd creates directories there as the job's user, by predictable names. So only root creates the users' directories: this module those of
+//! the local accounts, and slurmstepd, before the step becomes its user, those of a directory service's accounts. slurmstepd opens a directory to the
+//! user's primary group, which an access control list prevents.
 
 use std::path::Path;
 
@@ -24,20 +24,20 @@ pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<
     let was_open = settle(&mut bundles, ROOT, 0o711)?;
     let failure = |error| InstallError::directory(bundles.path(), error);
     if was_open {
-        // In an earlier version users could create these directories, also for others.
+        // In an earlier version users could create these directories, even those of other users.
         bundles.clear().map_err(failure)?;
     }
     let is_closed = bundles.close_new_entries().map_err(failure)?;
     for (uid, gid) in passwd.lines().filter_map(ids).filter(|_| is_root) {
         let name = uid.to_string();
-        // slurmstepd may have created it meanwhile.
+        // slurmstepd may have created the directory since the first try.
         let (mut directory, _) = bundles.child(&name).or_else(|_| bundles.child(&name))?;
         settle(&mut directory, (uid, gid), 0o700)?;
     }
     Ok(is_closed)
 }
 
-/// `name:password:uid:gid:...` (passwd(5)).
+/// Parses the user and group ID of a line `name:password:uid:gid:...` (passwd(5)).
 fn ids(line: &str) -> Option<(u32, u32)> {
     let mut fields = line.split(':').skip(2);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

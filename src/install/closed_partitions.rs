@@ -6,7 +6,7 @@ use super::{InstallError, read_text, replace_in};
 use config::Paths;
 use sys::trusted_path;
 
-/// The file, with one name per line.
+/// The name of the file, which contains one partition on each line.
 const FILE: &str = "closed-partitions";
 
 /// Records the partitions that are about to be closed.

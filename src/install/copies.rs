@@ -1,7 +1,7 @@
 //! Records which of Slurm's files are copies of the operator's.
 //!
-//! A copy contains the original's marker line. So by its text it would still count as the user's own after the original
-//! is gone. The record is beside the copy, because it must exist as long.
+//! A copy contains the original's marker line, so it would still count as the user's own file after the original is
+//! gone. The record is beside the copy, so that it exists as long as the copy.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,8 @@ fn directory(paths: &Paths) -> PathBuf {
     paths.slurm.join(DIRECTORY)
 }
 
-/// Records which of the files about to be installed are copies. The previous record is kept, because taking back a
-/// reload reinstalls the previous copy.
+/// Records which of the files about to be installed are copies. The previous record is kept, because undoing a reload
+/// reinstalls the previous copy.
 ///
 /// # Errors
 /// The first record that cannot be written.

@@ -18,9 +18,9 @@ const STATE_FILES: [&str; 3] = ["clustername", "job_state", "node_state"];
 /// A directory in the root of a new ext4 file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Makes sure that `daemon`'s user can write to the directory. A missing directory is created, and a new one or one of
-/// a previous user changes owner. A directory with anything else in it is left unchanged. Returns what was repaired on
-/// the way.
+/// Makes sure that `daemon`'s user can write to the directory. A missing directory is created. A new directory, or one
+/// that belongs to a previous user, changes owner. A directory with anything else in it is left unchanged. Returns what
+/// was repaired on the way.
 ///
 /// # Errors
 /// The user cannot write there, and the directory cannot be given to it.
@@ -52,8 +52,8 @@ pub fn is_usable_by(daemon: DaemonName, config: &Config, root: &Path, path: &Pat
     Ok(is_usable(&Owner::of(daemon, config, path)?, &under(root, path)))
 }
 
-/// Whether the user can write there already, or create the directory itself. Root can write to every directory, but
-/// creates only the last part of a path.
+/// Whether the user can write to the directory already, or create it. Root can write to every directory. Only the last
+/// part of a path is created.
 fn is_usable(owner: &Owner, path: &Path) -> bool {
     let is_root = owner.ids().is_some_and(|(user, _)| user == 0);
     let is_writable =

@@ -41,7 +41,7 @@ pub fn revoke_device_file(file: &Path, user: u32) -> io::Result<()> {
     revoke_access(&handle)
 }
 
-/// Gives a closed device file to a job's user; to root, by closing it to all others. A file open to all users stays unchanged.
+/// Gives a closed device file to a job's user. For root, the file is only closed to all other users. A file open to all users stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
@@ -54,7 +54,7 @@ pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
         return revoke_access(&handle);
     }
     match set_xattr(&acl::path_of(&handle)?, acl::ACCESS, &acl_of_user(user)) {
-        // A file system without access control lists.
+        // Without access control lists, the user becomes the owner of the file.
         Err(Errno::EOPNOTSUPP) => change_owner(&handle, user),
         set => Ok(set?),
     }
@@ -91,7 +91,7 @@ fn restrict_to_root(handle: &File) -> io::Result<()> {
     fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
 }
 
-/// Removes the access control list, too: the last job may have ended without an Epilog.
+/// Revokes all access, including that of the access control list: the last job may have ended without an Epilog.
 fn revoke_access(handle: &File) -> io::Result<()> {
     // Only the owner may change the list and the mode: in containers with minimal capabilities root has no CAP_FOWNER.
     change_owner(handle, 0)?;

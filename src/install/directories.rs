@@ -47,7 +47,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.ensure_sticky_bit(&mut repaired);
-        // A directory of the host is not changed.
+        // A /tmp that is a directory of the host is not changed.
         if is_own_tmp(&mountinfo) {
             tmp.open_to_users(&mut repaired);
         }
@@ -96,7 +96,7 @@ fn is_own_tmp(mountinfo: &str) -> bool {
     mount.is_none_or(|mount| mount.kind == "tmpfs" && mount.from == "/")
 }
 
-/// A message about something that was repaired.
+/// The message about a path that was repaired.
 pub(super) fn finding(repaired: &RepairedPath) -> Finding {
     let severity = if repaired.is_suspicious() { Severity::Warning } else { Severity::Info };
     let cause = match repaired {
@@ -234,7 +234,7 @@ fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
     }
 }
 
-/// A warning if a directory is noexec from which Slurm runs programs. Docker mounts a tmpfs with `noexec`.
+/// A warning if a directory from which Slurm runs programs is mounted noexec, as Docker mounts a tmpfs.
 fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
     let cause = "Docker's --tmpfs mounts with noexec by default";
     directory.is_noexec().then(|| Finding::warning(Kind::Files, what, cause, fix))
@@ -243,7 +243,7 @@ fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mode_of_tmp_changes_only_where_it_is_of_the_container() {
+    fn changes_mode_of_tmp_only_if_it_belongs_to_container() {
         let mount = |kind: &str, from: &str, at: &str| format!("36 31 0:33 {from} {at} rw - {kind} x rw\n");
         for (mounts, expected) in [
             (String::new(), true),

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_in_variable_counts_only_with_secrets() {
+    fn configuration_in_variable_is_exposed_only_with_secrets() {
         let user = "[[user]]\nname = 'alice'\nuid = 1001\n";
         for secret in [
             "[[notify]]\nurl = 'https://x/secret'",

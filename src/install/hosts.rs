@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::InstallError;
 use sys::trusted_path;
 
-/// Whether /etc/hosts has the name.
+/// Whether /etc/hosts contains the name.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -125,8 +125,8 @@ fn lock_hosts(root: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
-/// The text with the addresses of the nodes, without outdated lines of this program, and without loopback addresses of nodes: lookups
-/// return the addresses of all lines, loopback first.
+/// Renders /etc/hosts with the addresses of the nodes. Outdated lines of this program and loopback addresses of nodes are removed: lookups return the
+/// addresses of all lines, loopback first.
 fn render_hosts(old: &str, nodes: &[(String, String)]) -> String {
     let (mut text, mut removed) = (String::new(), Vec::new());
     for line in old.lines() {
@@ -191,7 +191,7 @@ fn is_loopback_alias(name: &str) -> bool {
     name.starts_with("localhost") || name.starts_with("ip6-")
 }
 
-/// The names of a line.
+/// The names in a line of /etc/hosts.
 fn names(line: &str) -> impl Iterator<Item = &str> {
     line.split('#').next().unwrap_or_default().split_whitespace().skip(1)
 }

@@ -142,7 +142,7 @@ impl InstallError {
     }
 }
 
-/// The fix for the operator.
+/// What the operator can do about an error.
 fn fix(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",

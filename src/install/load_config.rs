@@ -36,7 +36,7 @@ pub fn is_missing(path: Option<&Path>) -> bool {
 /// Reads the configuration of [`source`], and applies this process's environment. Without any, the defaults apply.
 ///
 /// # Errors
-/// It cannot be read, or contains an error. Verbs then exit with [`model::exit_code::CONFIG`].
+/// The configuration cannot be read, or contains an error. Verbs then exit with [`model::exit_code::CONFIG`].
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     layers(path).map(|layers| layers.config)
 }
@@ -64,7 +64,7 @@ pub struct Source {
 /// otherwise the value that PID 1 saved from `SLURMINIT_TOML`; otherwise the default file.
 ///
 /// # Errors
-/// It cannot be read, or both variables are set.
+/// The configuration cannot be read, or both variables are set.
 pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
     source_in(Path::new("/"), path, Variables::of_this_process())
 }
@@ -72,9 +72,9 @@ pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
 /// The variables that determine the configuration.
 #[derive(Clone, Debug, Default)]
 struct Variables {
-    /// `SLURMINIT_TOML`.
+    /// The value of `SLURMINIT_TOML`.
     toml: Option<OsString>,
-    /// `SLURMINIT_CONFIG`.
+    /// The value of `SLURMINIT_CONFIG`.
     file: Option<OsString>,
 }
 
@@ -142,12 +142,12 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
 /// The text of the variable `SLURMINIT_TOML`.
 ///
 /// # Errors
-/// It is not text, or `SLURMINIT_CONFIG` is set, too.
+/// The variable is not text, or `SLURMINIT_CONFIG` is set, too.
 pub fn variable() -> Result<Option<String>, ConfigError> {
     Variables::of_this_process().text()
 }
 
-/// A file that PID 1 stored, if it exists. One in a directory that others may change is not from slurminit: a start closes /run before it
+/// A file that PID 1 stored, if it exists. A file in a directory that others may change was not stored by slurminit: a start closes /run before it
 /// writes there.
 fn read_saved(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
     match trusted_path::open_file(root, file) {

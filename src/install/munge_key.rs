@@ -46,15 +46,15 @@ impl MungeKey {
 /// The origin of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// The mounted secret.
+    /// A mounted secret.
     Secret,
-    /// The variable.
+    /// An environment variable.
     Variable,
-    /// An earlier start.
+    /// A key that an earlier start installed.
     Existing,
     /// Just generated from the kernel's randomness.
     Generated,
-    /// The token of a cluster.
+    /// The token of the cluster that the container joins.
     Token,
 }
 
@@ -89,7 +89,7 @@ pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<Mun
 /// Installs the key with mode 0400. It belongs to munge before it gets its name.
 ///
 /// # Errors
-/// munged would refuse the key and it is not ours to replace, or a directory cannot be written.
+/// munged would refuse the key and slurminit must not replace it, or a directory cannot be written.
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = KeyPlace::prepare(config, root, &mut findings)?;
@@ -122,7 +122,7 @@ pub(super) fn fill_random(key: &mut [u8]) -> Result<(), InstallError> {
     random.map_err(|error| InstallError::Random { error })
 }
 
-/// The place of munged's key.
+/// The directory and the file of munged's key.
 struct KeyPlace {
     directory: Dir,
     name: String,

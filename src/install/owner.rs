@@ -72,7 +72,7 @@ impl Owner {
     }
 }
 
-/// A mounted passwd hides the accounts of the image.
+/// The fix if a daemon's user does not exist: a mounted passwd file may hide the accounts of the image.
 fn fix_of_missing_user(daemon: DaemonName, mountinfo: &str) -> String {
     let is_mounted = |at: &&str| Mount::all(mountinfo).any(|mount| mount.at == *at);
     match ["/etc/passwd", "/etc"].into_iter().find(is_mounted) {

@@ -13,12 +13,12 @@ use sys::trusted_path;
 
 const DIRECTORY: &str = "/etc";
 const NAME: &str = ".pwd.lock";
-/// The limit of lckpwdf(3).
+/// The timeout of lckpwdf(3), which applies here, too.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause between two tries. A wait in the kernel would have no limit.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only, where no one can change the files.
+/// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only: then no program can change the files.
 pub(super) fn take(root: &Path) -> Result<Option<File>, InstallError> {
     take_within(root, TIMEOUT).map_err(|error| InstallError::write(&Path::new(DIRECTORY).join(NAME), error))
 }
@@ -60,7 +60,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let lock = take_within(root.path(), Duration::ZERO).unwrap().unwrap();
-        // A process does not conflict with its own lock, so perl tries to lock.
+        // A process does not conflict with its own lock, so another process (perl) tries to take it.
         let script = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
                    my $l = pack('s s x4 l! l! i x4', F_WRLCK, SEEK_SET, 0, 0, 0); exit(fcntl($f, F_SETLK, $l) ? 0 : 1)";
         let try_lock = || {

@@ -18,7 +18,7 @@ use plan::{Culprit, Customized, Fatal, FileName, FileState, Names, Plan, Refusal
 
 /// The plan and the resulting files, including the user's.
 pub struct Planned {
-    /// The decisions.
+    /// The decisions and their reasons.
     pub plan: Plan,
     /// The files to install.
     pub files: Vec<Text>,
@@ -100,7 +100,7 @@ pub fn locate_fault(config_file: Option<&Path>, culprit: Option<&Culprit>, what:
     }
 }
 
-/// The configuration with the user that the slurm.conf lets slurmctld run as, which then owns its directories. A user in
+/// The configuration with the SlurmUser of slurm.conf as slurmctld's user, who then owns its directories. A user in
 /// `[daemon.slurmctld]` is kept.
 pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path) -> Result<Config, Refusal> {
     let found = crate::find_user_files(&config.paths, root)?;
@@ -117,7 +117,7 @@ pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path)
     as_slurm_user(config, &user).ok_or_else(refused)
 }
 
-/// The configuration with this SlurmUser, which is root if it is empty. `None` if there is no such account.
+/// The configuration with this SlurmUser; an empty one means root. `None` if there is no such account.
 pub fn as_slurm_user(config: &Config, user: &str) -> Option<Config> {
     let mut config = config.clone();
     let settings = config.daemons.entry(DaemonName::Slurmctld).or_default();
@@ -131,7 +131,7 @@ pub fn as_slurm_user(config: &Config, user: &str) -> Option<Config> {
 
 const SLURM_USER: &str = "SlurmUser";
 
-/// Why there is no plan.
+/// Why no plan can be made.
 #[expect(missing_docs, reason = "the types state it")]
 pub enum PlanError {
     Refused(Refusal),
@@ -166,7 +166,7 @@ pub fn state_directory(config: &Config, root: &Path, files: &[Text]) -> PathBuf 
 /// The spool directory of each slurmd. `host`: this machine's name.
 pub fn spool_directories(planned: &Planned, host: &str) -> Vec<PathBuf> {
     const KEY: &str = "SlurmdSpoolDir";
-    // Slurm's default (`read_config.h`).
+    // The default of SlurmdSpoolDir (`read_config.h`).
     let spool = planned.customized.last_value(KEY).or_else(|| plan::last_value(slurm_conf(&planned.files), KEY));
     let spool = spool.unwrap_or_else(|| "/var/spool/slurmd".to_owned()).replace("%h", host);
     let node = planned.node().0;

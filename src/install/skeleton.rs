@@ -1,4 +1,4 @@
-//! The files of /etc/skel, which a new home directory gets: shells read `~/.bashrc` and `~/.profile`.
+//! The files of /etc/skel, which are copied into new home directories: shells read `~/.bashrc` and `~/.profile`.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use sys::trusted_path::{self, Dir};
 
 const SKELETON: &str = "/etc/skel";
-/// The deepest tree that is copied.
+/// The maximum depth of the tree that is copied.
 const MAX_DEPTH: u32 = 8;
 
 /// Copies /etc/skel into a new directory of root's, and gives the copies to the owner. Links are left out.

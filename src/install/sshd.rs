@@ -1,7 +1,7 @@
 //! sshd's files: its host key, its configuration, and the users' public keys.
 //!
-//! The host key is in the state directory, so that it outlives the container, and never in an image. Keys are copied, so that what a login
-//! trusts was checked once: sshd follows links in a directory of keys, and rejects the sticky directories of Kubernetes' secrets.
+//! The host key is in the state directory, so that it outlives the container, and never in an image. The users' keys are copied, so that logins trust
+//! only what was checked: sshd follows links in a directory of keys, and rejects the sticky directories of Kubernetes' secrets.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -19,15 +19,15 @@ use sys::under;
 
 /// The directory to which sshd's unprivileged process changes its root (privilege separation).
 const PRIVSEP_DIRECTORY: &str = "/run/sshd";
-/// The timeout of ssh and ssh-keygen.
+/// The timeout of ssh and of ssh-keygen.
 const KEYGEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The name of a host key while it is made.
 const NEW_KEY: &str = "new_key";
-/// The largest file of keys, in bytes.
+/// The maximum size of a file with keys, in bytes.
 const MAX_KEYS_BYTES: u64 = 256 * 1024;
-/// Variables of the image that sessions have, too, as with `docker exec`.
+/// Variables of the image that are also set in sessions, as with `docker exec`.
 const IMAGE_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
-/// System users, on Debian.
+/// The IDs of system users on Debian.
 const SYSTEM_IDS: [std::ops::RangeInclusive<u32>; 2] = [0..=999, 60_001..=65_535];
 
 /// Writes sshd's files if it runs here. Returns messages for the operator, and whether the users' keys changed.

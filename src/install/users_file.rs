@@ -10,8 +10,8 @@ use sys::trusted_path;
 use sys::trusted_path::Dir;
 
 /// Replaces `path` with `text` unless the content is the same; returns whether anything was written. An existing file
-/// keeps its owner and mode; a new one gets its directory's owner, because with sudo or in a container we are root
-/// while the directory usually belongs to someone else. A symbolic link stays a link.
+/// keeps its owner and mode. A new file gets its directory's owner, because with sudo or in a container this process is
+/// root, but the directory usually belongs to another user. A symbolic link stays a link.
 ///
 /// # Errors
 /// The file cannot be read or written; it then stays as it was.

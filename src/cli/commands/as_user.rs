@@ -1,6 +1,6 @@
 //! `slurminit as-user`: executes a command as another user, with that user's groups and login variables.
 //!
-//! PID 1 runs it if users are not all in /etc/passwd and /etc/group: NSS may wait for a directory service, and PID 1 must not block.
+//! PID 1 runs it if not all users are in /etc/passwd and /etc/group: NSS may wait for a directory service, and PID 1 must not block.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ use sys::inherited::Inherited;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The user
+    /// The name of the user
     user: String,
     /// The program and its arguments
     #[arg(last = true, required = true)]

@@ -29,7 +29,7 @@ impl Column {
     }
 }
 
-/// A table, each row one line.
+/// Formats a table, with one line for each row.
 pub(super) fn format_table<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
     let longest = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
     let mut widths: [usize; N] =
@@ -59,12 +59,12 @@ fn clip(cell: &str, width: usize) -> String {
     }
 }
 
-/// `nvidia0` of `/dev/nvidia0`.
+/// The name of a device file without its directory: `/dev/nvidia0` becomes `nvidia0`.
 pub(super) fn device(file: &str) -> String {
     file.rsplit('/').next().unwrap_or(file).to_owned()
 }
 
-/// Wraps text between words. It may contain untrusted reasons.
+/// Wraps text between words, and escapes it, because it may contain untrusted reasons.
 pub(super) fn wrap(text: &str, indent: &str) -> String {
     let mut lines = vec![String::new()];
     for word in printable::line(text).split(' ') {

@@ -1,4 +1,4 @@
-//! `slurminit detect`.
+//! `slurminit detect`: shows the GPUs, CPUs and memory that this container can use.
 
 pub(super) mod table;
 

@@ -90,7 +90,7 @@ fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::R
     let start = Instant::now();
     let mut last_reply: Option<ClusterNodes> = None;
     loop {
-        // slurmctld may be down for a while; the last poll counts.
+        // slurmctld may be down for a while, so the last successful reply is kept.
         let result = query_cluster(config);
         if let Ok(cluster) = &result {
             if close::unfinished_jobs(cluster, names).is_empty() {

@@ -91,8 +91,8 @@ pub(super) fn job_from_environment() -> anyhow::Result<(Job, String)> {
 /// A text of this many bytes fits into a request, even if JSON escapes every character.
 const MAX_TEXT_BYTES: usize = MAX_REQUEST_BYTES / 8;
 
-/// Slurm discards the output of an epilog, so PID 1 logs the message with slurmd as its source. slurmd does not
-/// pass on the path of the configuration, so the control socket is not found if a configuration in another place moves it.
+/// Slurm discards the output of an epilog, so PID 1 logs the message with slurmd as its source. slurmd does not pass on the configuration's path: if
+/// a configuration at another path moves the control socket, the socket is not found.
 pub(super) fn report(report: Report) {
     let mut request = Request::Report { report: report.clone() };
     if protocol::line(&request).len() > MAX_REQUEST_BYTES {

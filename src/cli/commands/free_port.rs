@@ -5,7 +5,7 @@ use startup::free_port::{self, Port};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The port
+    /// The TCP port
     #[arg(long)]
     port: u16,
     /// The unit that needs it

@@ -91,13 +91,13 @@ fn release(run: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `GPU 3 (/dev/nvidia3), 0000:13:00.0, GPU-fa4e...`.
+/// Formats a GPU for messages: `GPU 3 (/dev/nvidia3), 0000:13:00.0, GPU-fa4e...`.
 fn describe(identity: &Identity) -> String {
     let details = [identity.pci_address.map(|address| address.to_string()), identity.uuid.clone()];
     details.into_iter().flatten().fold(identity.to_string(), |text, detail| format!("{text}, {detail}"))
 }
 
-/// The fix of a released GPU. The driver may require another one than a reset.
+/// What an administrator does next with a released GPU: a reset, unless the driver requires another action.
 fn next_step(gpu: &GpuReport) -> String {
     let action = gpu.faults.iter().find(|fault| matches!(fault.kind, FaultKind::RecoveryAction(_)));
     match action.map(|fault| fault.kind.describe().1) {

@@ -15,7 +15,7 @@ const MAX_LINE_CHARS: usize = 300;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which hook it is, for the message
+    /// The hook's name in slurminit.toml, for the message
     #[arg(value_parser = ["pre_job", "post_job"])]
     hook: String,
     /// Timeout of the command

@@ -79,9 +79,10 @@ enum ImageVerb {
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let images = match configuration.load() {
         Ok(config) => config.images,
-        // Root would import into another directory than the configured one.
+        // With the defaults, root could import into a directory other than the configured one.
         Err(error) if nix::unistd::geteuid().is_root() => return Err(error.into()),
-        // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
+        // Users may not be able to read the operator's file, and a broken file must not prevent them from using their
+        // images.
         Err(_) => Config::default().images,
     };
     let stores = stores(images.directory);
@@ -119,7 +120,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
             print_value(json, &entry, || description(&entry))
         }
         ImageVerb::Remove { name, json } => {
-            // An image that cannot be used can be removed.
+            // Even an unusable image can be removed.
             let store = stores.iter().find(|store| store.has(&name)).ok_or_else(|| no_image(&stores, &name))?;
             let unknown = || ImageRecord { name: name.to_string(), ..ImageRecord::default() };
             let record = store.find(&name).ok().flatten().unwrap_or_else(unknown);
@@ -209,7 +210,7 @@ fn size(record: &ImageRecord) -> String {
     format!("{} MiB", record.bytes.div_ceil(1 << 20))
 }
 
-/// The list of images, and whether there are no others, which cannot be used.
+/// The list of images. `is_complete`: no unusable image was left out.
 fn table(entries: &[ImageEntry], is_complete: bool) -> String {
     const COLUMNS: [Column; 4] = [
         Column::left("NAME", 4, 30),

@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// Whether the job begins or has ended
     #[arg(value_parser = ["begin", "end"])]
     when: String,
-    /// The directory
+    /// The directory of the map, in which each GPU has a file
     dir: PathBuf,
 }
 

@@ -88,7 +88,7 @@ enum JobsVerb {
     Number {
         #[command(flatten)]
         place: StateArgs,
-        /// The previous slurmctld ended in order: its state is complete if it was saved within this many seconds
+        /// The previous slurmctld stopped cleanly: its state is complete if it was saved within this many seconds
         #[arg(long, value_name = "SECONDS")]
         saved_within: Option<u64>,
         /// slurmctld and its arguments

@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
         Network::Host => "compute".to_owned(),
         Network::Named(_) => line::free_name(&nodes),
     });
-    // The demo image simulates its GPUs, and nodes without GPUs indicate a cluster without GPUs.
+    // The GPUs of the demo image are simulated. If the cluster has nodes, but none with GPUs, the new node is assumed to have none either.
     let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
     let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
     let mounts = mounts(&args, config, &network);
@@ -160,7 +160,7 @@ fn nodes() -> String {
     client.output("sinfo", &["--noheader", "--Node", "--format", "%N %G"]).unwrap_or_default()
 }
 
-/// Whether slurm.conf was not written by slurminit.
+/// Whether there is a slurm.conf that slurminit did not write.
 fn has_custom_slurm_conf(config: &Config) -> bool {
     let text = trusted_path::read(&config.paths.slurm.join("slurm.conf")).unwrap_or_default();
     !text.is_empty() && !text.starts_with(plan::HEADER.as_bytes())

@@ -82,7 +82,7 @@ fn send(relay: &str, mail: &Mail<'_>) -> anyhow::Result<()> {
     let body = mail.body.replace("\n.", "\n..").replace('\n', "\r\n");
     let to = to.join(", ");
     session.command(&format!("From: {}\r\nTo: {to}\r\nSubject: {subject}\r\n\r\n{body}.", mail.from), b'2')?;
-    // The relay has the message.
+    // The relay has accepted the message by now.
     let _ = session.command("QUIT", b'2');
     Ok(())
 }
@@ -95,7 +95,7 @@ impl Session {
         self.answer(expected)
     }
 
-    /// Reads an answer, whose last line has a blank after the code.
+    /// Reads a reply. In its last line, the code is followed by a space.
     fn answer(&mut self, expected: u8) -> anyhow::Result<()> {
         loop {
             let mut line = String::new();
@@ -145,7 +145,7 @@ mod tests {
             });
             let outcome = client(&Mail { host: "gpu1", from: "slurm@gpu1", to, subject, body });
             if outcome.is_err() {
-                // A refused address makes no connection.
+                // If an address was rejected before sending, nothing has connected to the relay yet.
                 let _ = TcpStream::connect(&relay);
             }
             (outcome, server.join().unwrap())

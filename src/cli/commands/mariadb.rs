@@ -13,10 +13,10 @@ use sys::report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// An empty database
+    /// The directory of an empty database, which is copied
     #[arg(long)]
     template: PathBuf,
-    /// The database
+    /// The directory of the database
     #[arg(long)]
     data: PathBuf,
     /// mariadbd and its arguments

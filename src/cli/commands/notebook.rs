@@ -1,8 +1,8 @@
 //! `slurminit notebook`: JupyterLab in a job, at a port of this container.
 //!
-//! JupyterLab listens on a Unix socket in a directory that only its user can enter. Each connection to the port is a step of the job
-//! (`slurminit session stream`), so that no port is open on the node and each connection has its own flow control. JupyterLab requires the token,
-//! which is checked before its URL is printed. Other users of this container cannot cause a step: their connections are closed.
+//! JupyterLab listens on a Unix socket in a directory that only its user can enter. Each connection to the port is a step of the job (`slurminit
+//! session stream`), so that no port is open on the node and each connection has its own flow control. JupyterLab must require the token: slurminit
+//! checks that before it prints the URL. Connections of other users of this container are closed before they start a step.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -30,7 +30,7 @@ const CULL_INTERVAL: u64 = 60;
 const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may be silent before its step. Browsers connect in advance.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// Root of the host, in a container with a user namespace: the kernel's overflow user.
+/// The UID that the host's root has in a container with a user namespace: the kernel's overflow UID.
 const OVERFLOW_USER: u32 = 65534;
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ struct Notebook {
     directory: String,
     token: String,
     address: SocketAddr,
-    /// Cloned for each connection that is a step.
+    /// Cloned for each connection that has a step, so that its reference count is the number of connections plus one.
     connections: Arc<()>,
 }
 
@@ -118,7 +118,7 @@ impl Notebook {
             ));
         }
         for stream in listener.incoming() {
-            // The error concerns one client, or there are no descriptors left.
+            // The error affects only one client, or there are no descriptors left.
             let Ok(stream) = stream else {
                 pause();
                 continue;
@@ -127,13 +127,13 @@ impl Notebook {
                 continue;
             }
             let notebook = Arc::clone(self);
-            // Where no thread can start, the connection is closed.
+            // If no thread can be started, the connection is closed.
             let _ = std::thread::Builder::new().spawn(move || notebook.connect(stream));
         }
         Ok(())
     }
 
-    /// Connects a client with JupyterLab, until one of them closes the connection.
+    /// Connects a client to JupyterLab, until one of the two closes the connection.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own children")]
     fn connect(&self, stream: TcpStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(FIRST_BYTE))?;
@@ -149,7 +149,7 @@ impl Notebook {
         Ok(())
     }
 
-    /// `srun` for one connection.
+    /// `srun` for the step of one connection.
     fn stream(&self) -> Command {
         let mut step = self.session.step(&StepOptions { is_unbuffered: true, ..StepOptions::default() });
         let program = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
@@ -158,7 +158,7 @@ impl Notebook {
         step
     }
 
-    /// Waits until JupyterLab answers. A jupyter_server_config of the user could set another token, or none.
+    /// Waits until JupyterLab responds, and checks that it requires the token: the user's jupyter_server_config could set another token, or none.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own children")]
     fn check(&self) -> anyhow::Result<()> {
         let mut step = self.stream();
@@ -181,7 +181,8 @@ impl Notebook {
     }
 }
 
-/// Whether the connection is not another user's of this container. `ssh -L` connects as its user, and `kubectl port-forward` as root.
+/// Whether the connection may be served. Connections of other users of this container are rejected. `ssh -L` connects as its user, and `kubectl
+/// port-forward` as root.
 fn is_admitted(stream: &TcpStream) -> bool {
     match other_end(stream) {
         OtherEnd::User(user) => [nix::unistd::getuid().as_raw(), 0, OVERFLOW_USER].contains(&user),
@@ -195,7 +196,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(100));
 }
 
-/// `PORT` of 127.0.0.1, or `ADDRESS:PORT`.
+/// Listens on `PORT` of 127.0.0.1, or on `ADDRESS:PORT`.
 fn listen(port: &str) -> anyhow::Result<TcpListener> {
     let address = match port.parse::<u16>() {
         Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
@@ -206,7 +207,7 @@ fn listen(port: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).with_context(|| format!("{address}: choose another --port"))
 }
 
-/// The working directory below /data or the home, else the home.
+/// The current directory if it is below /data or the home directory, otherwise the home directory.
 fn work_directory() -> anyhow::Result<PathBuf> {
     let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
     let current = std::env::current_dir().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A year, in seconds.
+/// The longest period: a year, in seconds.
 const MAX_SECONDS: u64 = 366 * 86_400;
 
 /// Parses `90s`, `30m`, `12h`, `7d` or `2w`; at most a year.

@@ -59,7 +59,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     anyhow::bail!("{why}")
 }
 
-/// slurmctld sets a node down that did not start within ResumeTimeout, and runs SuspendProgram for it.
+/// Whether the node did not start within ResumeTimeout. slurmctld sets such a node down, and runs SuspendProgram for
+/// it.
 fn missed_resume_timeout(node: &str) -> bool {
     SLURM.node(node).ok().flatten().is_some_and(|record| {
         record.has_state(&["DOWN"])

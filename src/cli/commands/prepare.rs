@@ -102,7 +102,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     };
     send(&PrepareEvent::Done(prepared))?;
     if let Some(key) = key {
-        // The daemons start meanwhile: munged does not wait for the disk.
+        // The daemons are starting meanwhile, so munged need not wait for the disk.
         key.sync()?;
         // This comes last, because it drops root's rights. No job has started yet.
         prepare::environments::write(config, root).unwrap_or_else(|error| {

@@ -1,9 +1,9 @@
 //! `slurminit prolog`: runs on each node of a job before its first process there. It gives the job's user access to the device files of
 //! its GPUs, and lets the job resolve the names of its nodes.
 //!
-//! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself
-//! uses addresses. A Docker network resolves containers by their host names, so there is nothing to do. Kubernetes resolves a pod only
-//! with the name of its Service as a suffix.
+//! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself does not need the
+//! names, because it uses addresses. A Docker network resolves containers by their host names, so there is nothing to do. In Kubernetes a pod's name
+//! resolves only with the name of its Service as a suffix, so slurminit adds the nodes' names to /etc/hosts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Make the names of the job's nodes resolve
     #[arg(long)]
     names_nodes: bool,
-    /// Resume the stopped processes in the input once it ends; the prolog runs it before it stops processes
+    /// Resume the stopped processes in the input once the input ends; the prolog runs this before it stops processes
     #[arg(long)]
     resume: bool,
 }
@@ -126,7 +126,7 @@ fn install_node_names() -> anyhow::Result<()> {
 fn are_resolvable(nodes: &str) -> anyhow::Result<bool> {
     let names = SLURM.hostnames(nodes)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Lookups use the file before a name server.
+    // Lookups use /etc/hosts before a name server, and other nodes cannot reach a loopback address there.
     for name in &names {
         if install::is_loopback_name(Path::new("/"), name)? {
             return Ok(false);

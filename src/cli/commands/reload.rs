@@ -24,7 +24,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     if args.dry_run || load_config::is_missing(configuration.file()) {
         return dry_run(&config?, configuration.file());
     }
-    // PID 1 reports a broken file. It is reachable if its run directory is the default one.
+    // PID 1 itself reports a broken file. PID 1 is reachable if its run directory is the default one.
     let (config, config_error) = match config {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),

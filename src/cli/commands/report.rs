@@ -90,7 +90,8 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     Ok(())
 }
 
-/// The records of this node, and those of the accounting database, which has the other nodes'. Root reads the files, which need no running agent.
+/// The records of this node, and those of the other nodes from the accounting database. Root reads the node's files directly, which works without a
+/// running agent.
 fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<JobRecord>> {
     let is_root = nix::unistd::Uid::effective().is_root();
     let own = match is_root {
@@ -103,7 +104,7 @@ fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<Job
     };
     let mut records = match (own, &accounted) {
         (Ok(own), _) => own,
-        // This container has no node.
+        // This container runs no node, so it has no records of its own.
         (Err(_), Some(Ok(_))) => Vec::new(),
         (Err(error), _) => return Err(error),
     };
@@ -120,7 +121,7 @@ fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<Job
     Ok(records)
 }
 
-/// The records in the AdminComment of jobs. Slurm decides whose jobs this user may see.
+/// The records in the AdminComment of jobs. Slurm decides which users' jobs this user may see.
 fn accounted(args: &Args, is_root: bool) -> anyhow::Result<Vec<JobRecord>> {
     let which = match args.jobs.as_slice() {
         [] => format!("--starttime=now-{}seconds", args.since.as_secs()),
@@ -195,7 +196,7 @@ fn csv(jobs: &[JobReport]) -> String {
         .to_owned();
     let number = |number: Option<f64>| number.map(|number| format!("{number:.2}")).unwrap_or_default();
     let whole = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
-    // A name of a user or account could be a formula or end the field.
+    // The name of a user or account could be a spreadsheet formula, or end the field.
     let name = |text: &str| text.chars().filter(|c| c.is_alphanumeric() || "_-.@".contains(*c)).collect::<String>();
     for job in jobs {
         let fields = [
@@ -240,7 +241,7 @@ fn energy(wh: Option<f64>) -> String {
     }
 }
 
-/// Hours; those of a job of a second are not rounded to 0.
+/// Formats hours. A job of one second is not rounded to 0.
 #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
 pub(super) fn hours(seconds: u64) -> String {
     match seconds {

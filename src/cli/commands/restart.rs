@@ -120,7 +120,7 @@ enum RestartOutcome {
     Failed,
 }
 
-/// `starts`: number of earlier starts.
+/// Judges the new state of a restarted unit. `starts` is the number of its earlier starts.
 fn restart_outcome(unit: &UnitSnapshot, starts: u32) -> RestartOutcome {
     match unit.state {
         _ if unit.starts <= starts => RestartOutcome::UnderWay,

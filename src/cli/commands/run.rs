@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
         Ok(configuration) => configuration,
         Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
     };
-    // This comes before anything of a running cluster is changed.
+    // The lock comes before any change to a running cluster.
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
         // A concurrent start has taken the lock.
@@ -175,7 +175,7 @@ fn run_in_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
     attach::run(&start.cluster, &config, &start.cmd).map(Some)
 }
 
-/// The first log lines of PID 1.
+/// The warnings that PID 1 logs first.
 fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
     let mut warnings = Vec::new();
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {

@@ -14,8 +14,7 @@ use slurm::sbatch_args::{Capacity, Resources, is_plain_name, sbatch_line};
 /// The maximum size of a method.json (1 MiB).
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Printed instead of arguments on failure: sbatch rejects this option, so nothing is submitted even if a shell ignores
-/// our exit code.
+/// Printed instead of arguments on failure: sbatch rejects this option, so nothing is submitted even if a shell ignores the exit code.
 const REFUSED: &str = "--refused-by-slurminit";
 
 #[derive(Debug, clap::Args)]

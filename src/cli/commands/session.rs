@@ -1,8 +1,7 @@
 //! `slurminit session`: an interactive shell, or logins with SSH, in a job.
 //!
-//! A session is a batch job of the user, whose script is `slurminit session keep`. What is interactive runs as steps beside it
-//! (`srun --overlap`). The job ends when it has had no step for a while, so that a client, a terminal or a login container that is killed leaves no
-//! allocation behind.
+//! A session is a batch job of the user, whose script is `slurminit session keep`. Shells and connections run as steps of the same job (`srun
+//! --overlap`). The job ends when it has had no step for a while, so that a killed client, terminal or login container leaves no allocation behind.
 
 mod client;
 mod job;
@@ -55,14 +54,14 @@ enum Verb {
     /// End the job when it has had no step for this long; the session's batch script
     #[command(hide = true)]
     Keep {
-        /// Seconds
+        /// The time without a step, in seconds
         #[arg(value_name = "SECONDS")]
         seconds: u64,
     },
     /// Connect standard input and output with a socket of the job's node; `slurminit notebook` runs it in a step
     #[command(hide = true)]
     Stream {
-        /// The socket
+        /// The path of the socket on the node
         #[arg(value_name = "SOCKET")]
         socket: PathBuf,
     },

@@ -106,7 +106,7 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Opti
     table + &uses + &images.unwrap_or_default() + &faults.unwrap_or_default()
 }
 
-/// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.
+/// The contents of the status file, plus each process's memory beside its PID, and Slurm's current report of the node.
 fn json(status: &Status, now: &NodeStatus) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(status)?;
     value["gpus"] = serde_json::to_value(&now.gpus)?;

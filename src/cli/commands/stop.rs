@@ -1,4 +1,4 @@
-//! `slurminit stop`: stops the container like TERM, or the cluster beside another PID 1.
+//! `slurminit stop`: stops the container as TERM does, or, if PID 1 is another program, only the cluster.
 
 use crate::output::print_line;
 use control::client;

@@ -100,7 +100,7 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     sbatch.args(args.cores.map(|cores| format!("--cpus-per-task={cores}")));
     sbatch.args(args.memory.as_ref().map(|memory| format!("--mem={memory}")));
     sbatch.args(&args.sbatch);
-    // sbatch uses the last of several.
+    // If an option is given several times, sbatch uses the last one, so these override `--sbatch`.
     sbatch.arg(format!("--nodelist={}", target.node)).arg("--nodes=1").arg(format!("--output={}", args.output));
     sbatch.args(request.gres.as_ref().map(|gres| format!("--gres={gres}")));
     let mut wrapped = OsString::from("--wrap=");

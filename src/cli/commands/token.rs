@@ -27,7 +27,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))
 }
 
-/// The limit in slurm.conf, in seconds. It is checked here, because slurmctld does not apply it to root.
+/// The maximum token lifetime in slurm.conf, in seconds. It is checked here, because slurmctld does not apply it to
+/// root.
 fn longest_lifetime() -> Option<u32> {
     parse_limit(&Client::with_timeout(limit::COMMAND).config().ok()?.get("AuthAltParameters")?)
 }

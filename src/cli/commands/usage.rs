@@ -30,13 +30,13 @@ struct Usage {
     account: String,
     /// Jobs that ran in this period.
     jobs: u64,
-    /// GPU seconds.
+    /// The allocated GPU time, in seconds.
     gpu_seconds: u64,
-    /// CPU seconds.
+    /// The allocated CPU time, in seconds.
     cpu_seconds: u64,
-    /// The mean use of the GPUs, of the jobs that have a report.
+    /// The mean GPU use, in percent, of the jobs that have a report.
     gpu_use_percent: Option<f64>,
-    /// The measured GPU time that was not used.
+    /// The measured GPU time that was not used, in seconds.
     wasted_gpu_seconds: u64,
 }
 

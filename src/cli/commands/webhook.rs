@@ -1,4 +1,4 @@
-//! `slurminit webhook`: posts a message to a URL. Both come by standard input, because all users may read a process's arguments.
+//! `slurminit webhook`: posts a message to a URL. Both are read from standard input, because all users may read a process's arguments.
 //!
 //! The agent runs it as an unprivileged user.
 
@@ -56,7 +56,7 @@ fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()
     Ok(())
 }
 
-/// The image's certificate authorities, as curl uses them, so that a site's own can be added; otherwise Mozilla's.
+/// The certificate authorities of the image, as for curl, so that a site can add its own; without any, Mozilla's.
 fn authorities() -> RootCerts {
     let file = std::env::var_os("SSL_CERT_FILE").unwrap_or_else(|| AUTHORITIES.into());
     let pem = std::fs::read(file).unwrap_or_default();

@@ -34,7 +34,7 @@ impl Topic {
         }
     }
 
-    /// Whether the topic concerns the requested GPU type; `None` requests no type.
+    /// Whether the topic applies to the requested GPU type; `None` requests no type.
     fn concerns(self, gpu_type: Option<GpuType>) -> bool {
         match (self, gpu_type) {
             (_, None) | (Self::Docker | Self::NoGpu, _) => true,
@@ -47,9 +47,9 @@ impl Topic {
 /// A section of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The subject.
+    /// The subject of this section.
     pub topic: Topic,
-    /// The lines.
+    /// The verdicts, one for each line of the report.
     pub lines: Vec<Observations>,
 }
 
@@ -64,7 +64,7 @@ impl Trials {
     }
 }
 
-/// All verdicts.
+/// The verdicts about a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assessment {
     /// The sections of the report, in order.
@@ -74,7 +74,7 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// Whether a check failed that concerns the requested GPU type; `None` requests no type.
+    /// Whether a check failed that applies to the requested GPU type; `None` requests no type.
     pub fn has_errors(&self, gpu_type: Option<GpuType>) -> bool {
         let concerning = self.sections.iter().filter(|section| section.topic.concerns(gpu_type));
         concerning.flat_map(|section| &section.lines).any(Observations::has_failed)
@@ -149,7 +149,7 @@ pub fn platform(situation: &Situation) -> Vec<Observations> {
     }
 }
 
-/// The Docker engine.
+/// Checks the Docker engine.
 pub fn engine(engine: &Engine) -> Observations {
     match engine {
         Engine::Running(info) => {
@@ -183,7 +183,7 @@ pub fn engine(engine: &Engine) -> Observations {
     }
 }
 
-/// Docker Compose.
+/// Checks Docker Compose.
 pub fn compose(compose: Compose) -> Observations {
     let install =
         "sudo apt-get install docker-compose-v2 (Ubuntu), or see https://docs.docker.com/compose/install/linux/";
@@ -199,7 +199,7 @@ pub fn compose(compose: Compose) -> Observations {
     }
 }
 
-/// The fix of a failed trial, where it depends on vendor and engine.
+/// The fixes of a failed trial that depend on the vendor and the engine.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each is the fix of a component at fault, or the program that shows the driver")]
 pub struct Fixes {

@@ -111,7 +111,7 @@ pub fn unmet_request(
     ))
 }
 
-/// Reports a GPU that the host does not have among this number of GPUs.
+/// The error for a GPU that the host does not have; `count` is the number of the host's GPUs.
 pub(super) fn unknown_gpu(id: &GpuId, count: usize) -> String {
     format!("--gpus {id}: no such GPU; this host has {}", index_range(count))
 }

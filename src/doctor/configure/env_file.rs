@@ -3,7 +3,7 @@
 use super::choice::GpuType;
 use super::gpu_file;
 
-/// The file's name.
+/// The name of the file.
 pub const NAME: &str = ".env";
 
 /// The text of `.env` with slurminit's lines added or replaced: the GPU type of the image, and the name of the GPU
@@ -14,7 +14,7 @@ pub fn with_gpus(old: &str, gpu_type: GpuType, reads_gpu_file: bool) -> String {
     with_line(&text, gpu_file::VARIABLE, file)
 }
 
-/// Without a value, the line is removed.
+/// Sets the line of `key` in the text of `.env`; without a value, removes the line.
 fn with_line(old: &str, key: &str, value: Option<&str>) -> String {
     let mut line = value.map(|value| format!("{key}={value}"));
     let mut text = String::with_capacity(old.len());

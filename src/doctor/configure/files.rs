@@ -14,7 +14,7 @@ use install::replace_users_file;
 pub struct Destination<'a> {
     /// The directory of compose.yaml.
     pub directory: &'a Path,
-    /// Whether nothing is written.
+    /// Whether changes are only printed.
     pub is_dry_run: bool,
 }
 
@@ -75,8 +75,8 @@ fn override_with_gpus(
     Ok(None)
 }
 
-/// Why compose does not read the generated file, if so: `COMPOSE_FILE` omits the file that extends it, or compose.yaml
-/// is an older version or the user's own.
+/// Why compose does not read the generated file; `None` if it does. `COMPOSE_FILE` may omit the file that extends it,
+/// and compose.yaml may be an older version or the user's own.
 fn unread_cause(destination: Destination<'_>, env: &str) -> anyhow::Result<Option<String>> {
     let listed = env_file::compose_file(env);
     for name in listed.unwrap_or("compose.yaml").split([':', ',']).map(str::trim) {

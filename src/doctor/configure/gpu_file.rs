@@ -8,7 +8,7 @@ use super::passthrough::{CDI_ALL, PassMethod};
 use super::situation::FileGpus;
 use model::inventory::Vendor;
 
-/// The file's name.
+/// The name of the file.
 pub const NAME: &str = "compose.gpus.yaml";
 /// The variable by which compose.yaml finds the file.
 pub const VARIABLE: &str = "GPU_COMPOSE_FILE";
@@ -25,7 +25,7 @@ pub struct ContainerGpus {
     pub gpu_type: GpuType,
     /// The vendors whose GPUs are passed, and how.
     pub pass_methods: Vec<(Vendor, PassMethod)>,
-    /// The selected GPUs.
+    /// The GPUs that the user has selected.
     pub selection: Selection,
 }
 
@@ -44,7 +44,7 @@ impl ContainerGpus {
     }
 }
 
-/// Renders the file.
+/// Renders compose.gpus.yaml.
 pub fn render(container_gpus: &ContainerGpus) -> String {
     let ContainerGpus { gpu_type, pass_methods, selection } = container_gpus;
     let mut text = format!(
@@ -66,7 +66,8 @@ pub fn render(container_gpus: &ContainerGpus) -> String {
     text + &files_section(&file_gpus, selection)
 }
 
-/// The devices that a driver of Docker's provides: all, or the selected ones by their names after the prefix.
+/// Reserves the devices of one of Docker's GPU drivers: all, or the selected ones. `prefix` precedes each selected
+/// name.
 fn reservation(driver: &str, all_devices: &str, prefix: &str, selection: &Selection) -> String {
     let devices = match selection {
         Selection::All => all_devices.to_owned(),
@@ -107,7 +108,7 @@ fn files_section(file_gpus: &[&FileGpus], selection: &Selection) -> String {
     text + &list("security_opt", security().map(|(option, _)| option.replacen('=', ":", 1)))
 }
 
-/// A key of the service with a list; nothing if the list is empty.
+/// Renders a key of the service whose value is a list; an empty text if the list is empty.
 fn list(key: &str, items: impl IntoIterator<Item = String>) -> String {
     let items: String = items.into_iter().map(|item| format!("      - {item}\n")).collect();
     if items.is_empty() { items } else { format!("    {key}:\n{items}") }

@@ -10,7 +10,7 @@ use model::inventory::{Observations, Vendor};
 
 /// One vendor's GPUs on this host.
 pub trait HostGpus: fmt::Debug {
-    /// The vendor.
+    /// The vendor of these GPUs.
     fn vendor(&self) -> Vendor;
 
     /// Whether the host has GPUs of this vendor.
@@ -41,7 +41,7 @@ pub trait HostGpus: fmt::Debug {
     /// Checks the hardware and its driver.
     fn hardware(&self, situation: &Situation) -> Vec<Observations>;
 
-    /// Checks the host's setup that passes the GPUs to containers: software, settings, groups.
+    /// Checks the setup of the host for passing the GPUs to containers: software, settings, groups.
     fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations>;
 
     /// The fixes of a failed trial.

@@ -16,8 +16,8 @@ use super::situation::{Engine, Platform, PlatformKind, Situation};
 use model::inventory::{Inventory, PciAddress, Traits, Vendor};
 use sys::tool;
 
-/// Observes the host. Each program of the host has this deadline; `inventory` is the result of detection
-/// below the same root.
+/// Observes the host. Each program of the host may run for `deadline`; `inventory` is the result of detection below the
+/// same root.
 pub fn observe_host(root: &Path, deadline: Duration, inventory: &Inventory) -> Situation {
     let engine = docker::engine(root, deadline);
     let observe_gpus = |vendor: Vendor| -> Box<dyn HostGpus> {

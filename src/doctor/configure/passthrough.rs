@@ -7,14 +7,14 @@ use sys::tool::answer::{Answer, first_line};
 /// Docker's CDI name for all NVIDIA GPUs.
 pub const CDI_ALL: &str = "nvidia.com/gpu=all";
 
-/// How Docker passes GPUs.
+/// How Docker passes a vendor's GPUs to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassMethod {
     /// `--gpus all`: through NVIDIA's runtime hook.
     Gpus,
     /// `--device nvidia.com/gpu=all`: the engine reads the toolkit's CDI specification itself.
     Cdi,
-    /// By device files.
+    /// As device files.
     Files(FileGpus),
 }
 
@@ -41,20 +41,20 @@ pub struct Failure {
 /// A component that can be at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// Docker itself.
+    /// The Docker engine.
     Engine,
     /// The toolkit that passes the GPUs.
     Toolkit,
     /// The GPU's driver on the host.
     Driver,
-    /// A missing device file.
+    /// A device file that is missing in the container.
     Device,
-    /// A missing permission.
+    /// The permission to open a device file.
     Permission,
 }
 
 impl Component {
-    /// The name in the report.
+    /// The component's name in the report.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Engine => "the engine",

@@ -5,7 +5,7 @@ use std::fmt;
 use super::host_gpus::HostGpus;
 use model::inventory::{Files, Vendor};
 
-/// All observations.
+/// What is known about a host.
 #[derive(Debug)]
 pub struct Situation {
     /// The operating system.
@@ -38,7 +38,7 @@ impl Situation {
 /// The operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// The kind, which decides about GPUs.
+    /// The kind of the platform, which determines whether containers can use GPUs.
     pub kind: PlatformKind,
     /// The name of the system: `Debian GNU/Linux 12 (bookworm)`.
     pub name: String,
@@ -87,7 +87,7 @@ impl Engine {
 /// The properties that a running engine reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// The version: `27.3.1`.
+    /// The version of the engine: `27.3.1`.
     pub version: String,
     /// The names of the engine's container runtimes.
     pub runtimes: Vec<String>,
@@ -110,9 +110,9 @@ pub enum Compose {
     NoClient,
     /// Compose is installed.
     Version {
-        /// The command that runs compose.
+        /// The command that runs compose: `docker compose` or `docker-compose`.
         command: &'static str,
-        /// Major, minor, patch.
+        /// The version of compose.
         version: Version,
     },
 }
@@ -127,7 +127,7 @@ impl Compose {
     }
 }
 
-/// Major, minor and patch number.
+/// A version number: major, minor and patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32, pub u32);
 
@@ -197,7 +197,7 @@ impl FileGpus {
     }
 }
 
-/// A device file.
+/// A GPU's device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// The path on the host.

@@ -65,7 +65,7 @@ pub fn written(name: &str, is_changed: bool) -> String {
     format!("  ✓ {name}: {what}\n")
 }
 
-/// What a dry run would write: the difference to the old file.
+/// What a dry run would write: the difference from the old file.
 pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     let old = old.unwrap_or_default();
     if old == text {
@@ -79,7 +79,7 @@ pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     report
 }
 
-/// Reports the lines of .env.
+/// Reports slurminit's lines in .env.
 pub fn env_lines(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run: bool) -> String {
     let file = if reads_gpu_file { format!(" and {VARIABLE}={NAME}") } else { String::new() };
     let lines = format!("GPU_TYPE={}{file}", gpu_type.as_str());
@@ -116,7 +116,7 @@ pub fn result(container_gpus: &ContainerGpus) -> String {
     format!("\nResult: {outcome}.\n")
 }
 
-/// The next step.
+/// The last line of the report: what the user does next.
 pub fn next_step(is_done: bool, is_dry_run: bool, compose: &str) -> String {
     match (is_done, is_dry_run) {
         (false, _) => "Next: fix the problems above, then run this again.\n".to_owned(),

@@ -7,7 +7,7 @@ use model::inventory::Observations;
 
 use super::cuda::newest_cuda;
 
-/// What NVIDIA's own images request (`--shm-size=1g`, NGC's notes on PyTorch).
+/// The size of /dev/shm, in MiB, that NVIDIA's own images request (`--shm-size=1g`, NGC's notes on PyTorch).
 const MIN_SHARED_MIB: u64 = 1024;
 /// The size in bytes of typical buffers registered by RDMA.
 const MIN_LOCKED_BYTES: u64 = 1024 << 20;

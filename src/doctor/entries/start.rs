@@ -11,7 +11,7 @@ use model::printable;
 /// Less free space than this, in MiB, gets a warning.
 const LOW_DISK_MIB: u64 = 100;
 
-/// Findings without an entry of their own.
+/// The kinds of findings that belong to no other entry.
 const OTHER_KINDS: &[Kind] =
     &[Kind::Container, Kind::Files, Kind::GpuGroups, Kind::GpuNotOffered, Kind::Settings, Kind::Other];
 
@@ -294,7 +294,7 @@ fn oom_group(start: &StartFacts<'_>) -> Observations {
     Observations::usual_warning("an OOM kill ends the container and all its jobs (memory.oom.group is 1)")
 }
 
-/// `: job 7 (python3, 900 MiB), ...`.
+/// Formats OOM kills as the end of a message: `: job 7 (python3, 900 MiB), ...`.
 fn format_kills(kills: &[OomKill]) -> String {
     let format_kill = |kill: &OomKill| {
         let OomKill { job, process, resident_mib } = kill;

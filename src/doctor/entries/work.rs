@@ -81,7 +81,8 @@ fn for_each_gpu(facts: &Facts, check: fn(&Condition) -> Observations) -> Observa
     Observations::either(conditions(facts).map(observe_all))
 }
 
-/// The observation about a GPU whose queries an obstacle prevents: a lost GPU, or a driver that denies access.
+/// The observation about a GPU that cannot be queried: the GPU is lost, or the driver denies access. `None` for any
+/// other GPU.
 pub(crate) fn unresponsive_gpu(condition: &Condition, vendor: Vendor) -> Option<Observations> {
     let index = condition.index;
     let obstacle = condition.obstacle?;
@@ -145,7 +146,8 @@ fn processes(all: &[Condition], facts: &Facts) -> Observations {
     Observations::all(all.iter().map(check), no_gpu)
 }
 
-/// `jobs` is the number of jobs with GPUs; `None` if unknown.
+/// Checks whether the GPU's compute mode conflicts with jobs. `jobs` is the number of jobs with GPUs; `None` if
+/// unknown.
 fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     let index = condition.index;
     match condition.compute_mode {
@@ -186,7 +188,7 @@ fn speed_or_note(condition: &Condition) -> Observations {
     })
 }
 
-/// `None` if the driver reports neither clocks nor link.
+/// Checks the clocks and the link of a GPU; `None` if the driver reports neither.
 pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
     let slowdowns = match (&condition.slowdowns, condition.pcie) {
         (None, None) => return None,

@@ -94,7 +94,7 @@ const SHARING_LIBRARIES: [&str; 2] = ["libvgpu.so", "libnvshare.so"];
 
 fn sharing_library(root: &Path) -> Option<String> {
     let list = read(&root.join("etc/ld.so.preload")).unwrap_or_default();
-    // ld.so(8): separated by blanks or colons.
+    // ld.so(8): entries are separated by spaces or colons.
     let mut libraries = list.split(|c: char| c.is_whitespace() || c == ':');
     let library = libraries.find(|path| SHARING_LIBRARIES.iter().any(|name| path.ends_with(name)))?;
     Some(library.to_owned())
@@ -167,10 +167,10 @@ const LIBRARY_DIRECTORIES: [&str; 10] = [
     "run/opengl-driver/lib",
     "usr/local/lib",
 ];
-/// Directories of `nvidia-smi`.
+/// Directories that can contain `nvidia-smi`.
 const PROGRAM_DIRECTORIES: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];
 
-/// Searches for CUDA.
+/// Searches the container for CUDA.
 pub fn cuda(root: &Path) -> CudaFacts {
     let is_installed = |directory: &&str, name: &str| root.join(directory).join(name).exists();
     let driver_library = LIBRARY_DIRECTORIES.iter().find(|directory| is_installed(directory, "libcuda.so.1"));

@@ -65,7 +65,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
     (facts, preview)
 }
 
-/// The lifetime in the running cluster's slurm.conf.
+/// The lifetime of a step's credential in seconds, from the running cluster's slurm.conf.
 fn step_credential_lifetime(config: &Config, root: &Path) -> i64 {
     let files = install::read_applied(&config.paths, root).unwrap_or_default();
     plan::step_credential_lifetime(slurm_conf(&files))
@@ -181,7 +181,8 @@ fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     }
 }
 
-/// Adds the line of slurm.conf with which slurmctld compares a node that it refuses.
+/// If slurmctld refuses the node's registration, adds the node's line in slurm.conf, with which slurmctld compares the
+/// node.
 fn with_refused_line(mut facts: SlurmFacts, directory: &Path, root: &Path) -> SlurmFacts {
     if let Ok(node) = facts.node.as_mut() {
         let file = directory.join(FileName::SlurmConf.as_str());

@@ -25,7 +25,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
     }
 }
 
-/// The image's label.
+/// The image with its label; `None` if it does not exist.
 pub fn image(ask: Ask<'_>, name: &str) -> Observed<Option<ImageFacts>> {
     match ask("docker", &["image", "inspect", "--format", "{{json .Config.Labels}}", name]) {
         Answer::Ended { succeeded: false, stderr, .. } if stderr.to_lowercase().contains("no such") => Ok(None),

@@ -42,7 +42,7 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     }
 }
 
-/// The pending jobs; of the first ones also what they wait for.
+/// The pending jobs; the first ones with the reasons why they wait.
 fn waiting_jobs(client: &Client, jobs: Observed<Vec<QueuedJob>>) -> Observed<Vec<QueuedJob>> {
     let mut jobs = jobs?;
     if jobs.is_empty() {
@@ -94,15 +94,15 @@ const MAX_LINE: usize = 200;
 pub(super) fn recently_rejected_peers(ask: Ask<'_>) -> Observed<BTreeSet<String>> {
     let since = output(ask, "date", &["--utc", "--date=5 minutes ago", "+%FT%T"])?;
     let logs = ["slurmctld", "slurmd"].map(|daemon| output(ask, "slurminit", &["logs", daemon, "--lines", "500"]));
-    // Most containers have one of them.
+    // Most containers run only one of the two daemons.
     match logs {
         [Err(why), Err(_)] => Err(why),
         logs => Ok(logs.iter().flatten().flat_map(|lines| rejected_peers(lines, since.trim())).collect()),
     }
 }
 
-/// The hosts whose credentials are rejected in these lines of slurmctld or slurmd, not earlier than `since` (as the log prints times). Such a
-/// line ends in `[[c1.lab]:53456] auth_g_verify: REQUEST_PING has authentication error: Invalid authentication credential`.
+/// The hosts whose credentials slurmctld or slurmd rejects in these lines. Lines older than `since`, in the time format of the log, are ignored. A
+/// matching line ends in `[[c1.lab]:53456] auth_g_verify: REQUEST_PING has authentication error: Invalid authentication credential`.
 fn rejected_peers(lines: &str, since: &str) -> BTreeSet<String> {
     let host = |line: &str| {
         let time = line
@@ -129,7 +129,7 @@ pub fn decode_credential(ask: Ask<'_>, file: &std::path::Path) -> Observed<Crede
     parse_credential(&output_despite_failure(ask, &format!("unmunge --input='{file}'")))
 }
 
-/// Runs a pipeline. unmunge prints the decoded part even after a failure.
+/// The standard output of a pipeline, even if it fails: unmunge prints the decoded part of a rejected credential, too.
 fn output_despite_failure(ask: Ask<'_>, line: &str) -> String {
     let line = format!("({line}) 2>&1; true");
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)
@@ -137,9 +137,9 @@ fn output_despite_failure(ask: Ask<'_>, line: &str) -> String {
 
 fn parse_credential(text: &str) -> Observed<Credential> {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    // `2026-11-21 16:24:58 +0000 (1795278298)`
+    // The format is `2026-11-21 16:24:58 +0000 (1795278298)`.
     let time = |key: &str| value(key)?.rsplit_once('(')?.1.trim_end_matches(')').parse().ok();
-    // `Success (0)`
+    // The format is `Success (0)`.
     match value("STATUS:") {
         Some(status) => Ok(Credential {
             status: status.split(" (").next().unwrap_or_default().to_owned(),

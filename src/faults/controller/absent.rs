@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Clock, Gpu, HealthController, Identity, Key};
 
-/// The delay before the next reload after a reload that did not include an awaited GPU, in ms.
+/// The delay, in ms, before a reload is retried because the last one did not include an awaited GPU.
 const AWAIT_RETRY: u64 = 60_000;
 
 impl HealthController {

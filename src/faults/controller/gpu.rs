@@ -9,14 +9,14 @@ use crate::sample::{GpuSample, Identity};
 use model::inventory::{Condition, Readings, Slowdown};
 use model::queued_job::OwnedJob;
 
-/// The number of consecutive samples without a fault after which it is cleared.
+/// The number of consecutive samples without a fault after which the fault is cleared.
 const GOOD_SAMPLES: u32 = 2;
 /// Memory in MiB that the driver and a display may use without a job.
 const IDLE_MEMORY_MIB: u64 = 1024;
 /// The number of consecutive queries without a job on a GPU in use after which its memory counts as a leftover: a job
 /// may be starting or ending.
 const UNOWNED_QUERIES: u32 = 2;
-/// The delay after an XID before a recovery action of "none" counts, in ms: the driver may update it late.
+/// How long after an XID a recovery action of "none" is ignored, in ms: the driver may update the action late.
 const XID_CLEAR_DELAY: u64 = 60_000;
 /// The time without an error after which a GPU is offered again if its driver has no recovery action (before 570), in
 /// ms: doubles with each XID of the same number up to the maximum.
@@ -36,11 +36,11 @@ pub(super) struct Gpu {
     pub(super) offered: Vec<usize>,
     pub(super) jobs: Vec<OwnedJob>,
     since: u64,
-    /// The number of consecutive queries without a job while it was in use.
+    /// The number of consecutive queries without a job while the GPU was in use.
     unowned_queries: u32,
-    /// Whether the end of its reset may have been missed.
+    /// Whether the end of the GPU's reset may have been missed.
     may_have_missed_reset_end: bool,
-    /// Whether the GPU was sampled at `counts_from` or later.
+    /// Whether the GPU has responded at `counts_from` or later.
     pub(super) has_answered: bool,
     pub(super) counts_from: u64,
     /// The counts in the first sample since the start or the last repair.
@@ -52,11 +52,11 @@ pub(super) struct Gpu {
 /// Counts above which there is a fault.
 #[derive(Clone, Copy, Debug)]
 struct Baseline {
-    /// The NVLinks that were down: they are not wired.
+    /// The NVLinks that were down: they are assumed not to be wired.
     links_down: Option<u32>,
-    /// The uncorrectable errors of NVIDIA's driver, over the GPU's life.
+    /// The uncorrectable errors that NVIDIA's driver has counted over the GPU's lifetime.
     errors: Option<u64>,
-    /// The uncorrectable errors of AMD's driver, since it was loaded.
+    /// The uncorrectable errors that AMD's driver has counted since it was loaded.
     ras_errors: Option<u64>,
 }
 
@@ -120,7 +120,7 @@ impl Gpu {
         if has_values {
             let missing = self.open.keys().copied().filter(|kind| !kinds.contains(kind)).collect::<Vec<_>>();
             cleared.extend(missing.into_iter().filter(|kind| self.try_clear(now, *kind)));
-            // A GPU that returns was reset. The driver counts its errors beyond a reset.
+            // A GPU that responds again was reset, but the driver's error counters survive a reset.
             let was_lost = cleared.contains(&FaultKind::Lost);
             if was_lost || cleared.iter().any(|kind| matches!(kind, FaultKind::RecoveryAction(_))) {
                 self.accept_errors();
@@ -137,13 +137,13 @@ impl Gpu {
         (new, cleared)
     }
 
-    /// Clears all faults after a fix by the administrator: only the next samples count.
+    /// Clears all faults after a fix by the administrator: only later samples can report a fault.
     pub(super) fn forget_faults(&mut self) {
         self.open.clear();
         (self.has_answered, self.baseline, self.is_repaired) = (false, None, true);
     }
 
-    /// After a reset, the errors up to the last sample are no fault any more.
+    /// After a reset, the errors up to the last sample are no longer a fault.
     const fn accept_errors(&mut self) {
         if let Some(baseline) = &mut self.baseline {
             (baseline.errors, baseline.ras_errors) = (self.readings.ecc_uncorrected, self.readings.ras_uncorrected);
@@ -160,32 +160,32 @@ impl Gpu {
         }
     }
 
-    /// The driver started a reset. Returns false for a repeated attempt.
+    /// Records that the driver started a reset. Returns false for a repeated attempt.
     pub(super) fn begin_reset(&mut self, now: Clock, policy: Policy) -> bool {
         self.may_have_missed_reset_end = false;
         self.open_fault(now, FaultKind::Reset, policy)
     }
 
-    /// The driver has finished a reset. Returns whether its beginning was reported.
+    /// Records that the driver has finished a reset. Returns whether the start of the reset was recorded.
     pub(super) fn end_reset(&mut self) -> bool {
         let before = self.open.len();
         self.open.retain(|kind, _| !is_reset(*kind));
         let has_ended = self.open.len() < before;
         if has_ended {
-            // The next sample has the errors that led to the reset.
+            // The next sample still contains the errors that led to the reset.
             (self.baseline, self.is_repaired) = (None, true);
             self.open.remove(&FaultKind::EccUncorrected);
         }
         has_ended
     }
 
-    /// The time at which its reset times out, in ms.
+    /// The time at which the GPU's reset times out, in ms.
     pub(super) fn reset_deadline(&self) -> Option<u64> {
         let reset = self.open.get(&FaultKind::Reset)?;
         (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.last_seen_ms + RESET_TIMEOUT)
     }
 
-    /// The event watcher was restarted.
+    /// Applies a restart of the event watcher, which may have missed the end of a reset.
     pub(super) fn on_watcher_restart(&mut self) {
         let resets = self.open.iter_mut().filter(|(kind, _)| is_reset(**kind));
         for (_, open) in resets {
@@ -254,7 +254,7 @@ impl Gpu {
     fn sampled_faults(&mut self, sample: &GpuSample) -> BTreeSet<FaultKind> {
         let (condition, readings) = (&sample.condition, &sample.readings);
         let (errors, ras_errors) = (readings.ecc_uncorrected, readings.ras_uncorrected);
-        // AMD's driver was loaded with the GPU in this condition.
+        // Unless the GPU was repaired, all errors since AMD's driver was loaded are a fault.
         let first_ras_errors = if self.is_repaired { ras_errors } else { Some(0) };
         let baseline = *self.baseline.get_or_insert(Baseline {
             links_down: readings.nvlinks_down,
@@ -276,14 +276,14 @@ impl Gpu {
         add(FaultKind::RowRemapFailed, readings.remapped_rows.is_some_and(|rows| rows.has_failed));
         add(FaultKind::Heat, slowed(Slowdown::Heat));
         add(FaultKind::PowerBrake, slowed(Slowdown::PowerBrake));
-        // Links that were down in the first sample are not wired. A decreasing counter was reset.
+        // Links that were down in the first sample are assumed not to be wired. A decreasing counter was reset.
         add(FaultKind::NvlinkDown, has_increased(readings.nvlinks_down, baseline.links_down));
         let has_errors = has_increased(errors, baseline.errors) || has_increased(ras_errors, baseline.ras_errors);
         add(FaultKind::EccUncorrected, has_errors);
         kinds
     }
 
-    /// The fix of a fault. Where a reset would do, the driver's recovery action decides: it may require a reboot.
+    /// The fix of a fault. If that is a reset, the driver's recovery action is used instead: it may require a reboot.
     pub(super) fn fix(&self, kind: FaultKind) -> String {
         let own = kind.describe().1;
         let action = self.readings.recovery_action.filter(|action| *action != 0 && own == Fix::Reset);

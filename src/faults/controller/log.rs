@@ -18,7 +18,7 @@ pub(super) struct Pending {
     policy: Policy,
     /// Details in addition to the kind.
     detail: Option<String>,
-    /// The deadline, in ms.
+    /// When the fault is reported at the latest, in ms.
     due: u64,
     /// Whether it is the second report within [`REPEAT_INTERVAL`], which is made only if the fault lasts.
     is_repeat: bool,
@@ -34,7 +34,7 @@ pub(super) struct WithoutJobs {
 }
 
 impl HealthController {
-    /// Queues a fault for reporting. One that was reported recently is reported later, if it lasts.
+    /// Queues a fault for reporting. A fault that was reported recently is reported again later, if it lasts.
     pub(super) fn queue_report(
         &mut self,
         now: Clock,
@@ -170,7 +170,7 @@ impl HealthController {
         self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu, fault = what));
     }
 
-    /// `GPU 3 (/dev/nvidia3, NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
+    /// The GPU's name in messages: `GPU 3 (/dev/nvidia3, NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
     pub(super) fn name(&self, key: &Key) -> String {
         let Some(gpu) = self.gpus.get(key) else { return format!("GPU {key}") };
         let identity = &gpu.identity;
@@ -186,7 +186,7 @@ impl HealthController {
     }
 }
 
-/// `; job 17 of alice was using it`; empty without jobs.
+/// Formats the jobs as the end of a message: `; job 17 of alice was using it`; empty without jobs.
 fn job_suffix(jobs: &[OwnedJob]) -> String {
     let each = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect::<Vec<_>>();
     if each.is_empty() { String::new() } else { format!("; {} was using it", each.join(", ")) }

@@ -26,12 +26,12 @@ const RETURN_TIMEOUT: u64 = 3_600_000;
 pub(super) enum Stage {
     /// The node is not drained because of GPUs.
     Open {
-        /// A recovered GPU that will be offered to jobs again as soon as no job has a GPU, and since when; `None` without one.
+        /// The wait of a recovered GPU, which is offered to jobs again once no job has a GPU; `None` if no GPU waits.
         back: Option<ReturnWait>,
     },
     /// The node is drained and waits for the jobs that prevent a change of its GPU count.
     Draining {
-        /// Since when, in ms.
+        /// The start of the drain, in ms.
         since: u64,
         /// Whether slurminit drained the node; `None` until confirmed.
         is_ours: Option<bool>,
@@ -76,7 +76,7 @@ impl Stage {
 /// The wait of a recovered GPU until no job has a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReturnWait {
-    /// Since when, in ms.
+    /// The start of the wait, in ms.
     since: u64,
     /// The time of the next query, in ms.
     next: u64,
@@ -98,7 +98,7 @@ pub enum DrainOutcome {
 pub struct SlurmNodeState {
     /// Whether the node is drained, down or failed, for any reason.
     pub is_closed: bool,
-    /// Whether it is drained because of a GPU, by the agent.
+    /// Whether the agent drained the node because of a GPU.
     pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
     pub gpus: Vec<Vec<OwnedJob>>,
@@ -205,7 +205,7 @@ impl HealthController {
         };
     }
 
-    /// The answer to [`Action::Drain`].
+    /// Applies the result of [`Action::Drain`].
     pub fn on_drain_outcome(&mut self, now: Clock, outcome: &DrainOutcome) {
         let pause = self.query_interval();
         let has_failed = std::mem::replace(&mut self.has_failed_to_drain, matches!(outcome, DrainOutcome::Failed(_)));
@@ -226,7 +226,7 @@ impl HealthController {
         self.decide(now);
     }
 
-    /// The answer to [`Action::QueryJobs`], sent at `queried_at`.
+    /// Applies the result of [`Action::QueryJobs`], sent at `queried_at`.
     pub fn on_node_state(&mut self, now: Clock, queried_at: Clock, node: Option<&SlurmNodeState>) {
         self.has_pending_query = false;
         if let Some(node) = node {
@@ -273,7 +273,7 @@ impl HealthController {
         }
     }
 
-    /// The answer to [`Action::Reload`]: the devices for jobs, or the error.
+    /// Applies the result of [`Action::Reload`]: the devices for jobs, or the error.
     pub fn on_reload_outcome(&mut self, now: Clock, outcome: Result<Vec<Identity>, String>) {
         let Stage::Reloading { without, is_ours, retry } = self.stage.clone() else { return };
         match outcome {
@@ -311,7 +311,7 @@ impl HealthController {
         }
     }
 
-    /// `GPU 3`, `GPU 3 and GPU 5`.
+    /// Lists GPUs for messages: `GPU 3`, `GPU 3 and GPU 5`.
     pub(super) fn names(&self, keys: &BTreeSet<Key>) -> String {
         let names = keys.iter().filter_map(|key| Some(format!("GPU {}", self.gpus.get(key)?.identity.index)));
         names.collect::<Vec<_>>().join(" and ")
@@ -334,7 +334,7 @@ impl HealthController {
         format!("{} recovered; will be offered {}", self.names(&back), self.recount_time())
     }
 
-    /// When the GPU count can change.
+    /// When the GPU count can change, as text.
     const fn recount_time(&self) -> &'static str {
         match self.recount {
             Recount::WithoutGpuJobs => "once no job has a GPU",
@@ -356,7 +356,7 @@ impl HealthController {
     /// The stage of the node as text.
     pub(super) fn node_summary(&self) -> Option<String> {
         let (target, out) = (self.gpus_to_leave_out(), self.left_out());
-        // A drain without a GPU to leave out offers the others again.
+        // If all faulty GPUs are excluded already, the drain serves to offer recovered GPUs again.
         let purpose = || match target.is_subset(&out) {
             true => format!("to offer {} again", self.names(&out.difference(&target).cloned().collect())),
             false => format!("because of {}", self.names(&target)),
@@ -376,7 +376,7 @@ impl HealthController {
             }
             Stage::Open { back: None } if out.is_empty() => None,
             Stage::Open { back: None } => Some(format!("{} excluded", self.names(&out))),
-            // All GPUs are as they should be: the next step resumes the node.
+            // No GPU has to be excluded or offered again: the next step resumes the node.
             Stage::Draining { .. } if target == out => Some("resuming".to_owned()),
             Stage::Draining { .. } if self.recount == Recount::Never => {
                 Some(format!("drained {}; restart this container to use the other GPUs", purpose()))

@@ -1,8 +1,7 @@
 //! GPUs that an administrator releases for work on the host, and returns.
 //!
-//! NVIDIA's tools refuse to reset a GPU, or to change its MIG mode, while any process has it open. So a GPU that jobs cannot get is
-//! not kept open: it is only checked now and then, and one that is released is not checked either. The other vendors' tools do not
-//! refuse that, and their GPUs stay open.
+//! NVIDIA's tools refuse to reset a GPU, or to change its MIG mode, while any process has it open. So an excluded GPU is not kept open: it is opened
+//! only for an occasional check, and not at all while it is released. The tools of the other vendors accept open GPUs, so their GPUs stay open.
 
 use std::collections::BTreeSet;
 

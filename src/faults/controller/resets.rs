@@ -1,6 +1,6 @@
 //! GPU resets that the driver initiates and reports (AMD).
 //!
-//! A reset kills the processes on the GPU. Afterwards the GPU is usable again; if the reset does not end, it is not.
+//! A reset kills the processes on the GPU. Afterwards the GPU is usable again, unless the reset never ends.
 
 use super::{Clock, FaultKind, GpuSample, HealthController, Key};
 use crate::sample::Phase;
@@ -9,7 +9,7 @@ use model::message;
 use model::printable;
 
 impl HealthController {
-    /// A reset begins or ends.
+    /// Applies the start or the end of a reset.
     pub fn on_reset(&mut self, now: Clock, vendor: Vendor, key: &Key, phase: &Phase) {
         let policy = self.policies.policy(FaultKind::Reset);
         let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.identity.vendor == vendor) else { return };
@@ -29,7 +29,7 @@ impl HealthController {
         }
     }
 
-    /// The event watcher was restarted: it may have missed the end of a reset.
+    /// Applies a restart of the event watcher, which may have missed the end of a reset.
     pub fn on_watcher_restart(&mut self, vendor: Vendor) {
         self.gpus.values_mut().filter(|gpu| gpu.identity.vendor == vendor).for_each(super::Gpu::on_watcher_restart);
     }

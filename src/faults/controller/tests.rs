@@ -41,7 +41,7 @@ fn identity(index: u32) -> Identity {
     }
 }
 
-/// `[faults]` of slurminit.toml.
+/// The part of slurminit.toml with the table `[faults]`.
 #[derive(serde::Deserialize)]
 struct Configuration {
     #[serde(default)]

@@ -16,32 +16,32 @@ pub struct GpuUse {
     /// The GPU or MIG instance.
     #[serde(flatten)]
     pub part: Part,
-    /// Whether other jobs could have parts of it (shards, MPS): then the values are of all of them.
+    /// Whether the job has a part of the GPU (shards, MPS). Then other jobs may have used the GPU, too, and the values include their use.
     pub is_shared: bool,
     /// The size of the job's part, in ppm; `None` for a whole GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_ppm: Option<u32>,
     /// The time with samples.
     pub measured_ms: u64,
-    /// The time with a known utilization.
+    /// The time with samples of the utilization.
     pub percent_ms: u64,
     /// The integral of the utilization: percent times ms.
     pub busy: u64,
     /// The highest utilization, in percent.
     pub peak_percent: u32,
-    /// The time with less than 5 %.
+    /// The time with a utilization below 5 %.
     pub idle_ms: u64,
-    /// The time with known memory.
+    /// The time with samples of the memory.
     pub memory_ms: u64,
     /// The integral of the memory in use: MiB times ms.
     pub memory: u64,
     /// The highest memory in use, in MiB.
     pub peak_memory_mib: u64,
-    /// The energy in mJ; `None` if the driver measures neither energy nor power, as of a MIG instance.
+    /// The energy in mJ; `None` if the driver measures neither energy nor power, as for a MIG instance.
     pub energy_mj: Option<u64>,
     /// The time in which heat, or the machine's power supply, limited the clocks.
     pub throttled_ms: u64,
-    /// The number of the driver's errors.
+    /// The number of errors that the driver reported.
     pub errors: u64,
     /// The last sample that is part of the sums.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub struct GpuUse {
 }
 
 impl GpuUse {
-    /// The job's share of a value of the GPU: all of it, unless it has a part of the GPU.
+    /// The job's share of a value of the GPU: the whole value, unless the job has only a part of the GPU.
     pub fn share_of(&self, value: u64) -> u64 {
         self.share_ppm
             .map_or(value, |ppm| value / 1_000_000 * u64::from(ppm) + value % 1_000_000 * u64::from(ppm) / 1_000_000)
@@ -66,7 +66,7 @@ impl GpuUse {
         self.memory.checked_div(self.memory_ms)
     }
 
-    /// Adds the samples from `start` to `until` that are not part of it yet. A gap between samples counts for at most `longest`.
+    /// Adds the samples from `start` to `until` that are not included yet. A gap between samples counts for at most `longest`.
     pub(super) fn add<'a>(
         &mut self,
         samples: impl Iterator<Item = &'a Sample>,
@@ -91,7 +91,7 @@ impl GpuUse {
     pub(super) fn extend(&mut self, start: u64, end: u64, longest: u64) {
         let Some(last) = self.last.take() else { return };
         let rest = end.saturating_sub(last.at.max(start)).min(longest);
-        // The counter's rise is unknown.
+        // The increase of the energy counter is unknown.
         self.count(&Sample { energy_mj: None, errors: 0, ..last }, rest);
     }
 
@@ -115,7 +115,7 @@ impl GpuUse {
         }
     }
 
-    /// The energy since the last sample: the rise of the counter, otherwise the power times the time.
+    /// The energy since the last sample: the increase of the counter if the driver has one, otherwise the power times the time.
     fn energy(&self, sample: &Sample, ms: u64) -> Option<u64> {
         let former = self.last.and_then(|last| last.energy_mj);
         let counted = former.zip(sample.energy_mj).and_then(|(former, now)| now.checked_sub(former));

@@ -1,7 +1,7 @@
 //! Jobs that hold GPUs and do not use them.
 //!
-//! A job is judged by what was measured over the whole window: without samples the window does not grow, so a driver or a controller that does
-//! not respond, and a suspended job, cancel nothing. Nothing that a job could write is an input. A part of a GPU is idle only if the whole GPU is.
+//! A job is judged by the measurements over a whole window. Without samples the window does not grow, so an unresponsive driver or controller, or a
+//! suspension of the job, never leads to a cancellation. No input can be written by a job. A part of a GPU is idle only if the whole GPU is.
 //!
 //! A job on several nodes is idle if its GPUs on all of them are. Each node marks the job while its own GPUs are idle, and the job's first node
 //! acts once all marks are fresh. The marks are a word of AdminComment, which users cannot write; a node without a mark, or one whose agent is
@@ -16,16 +16,16 @@ use super::JobRecord;
 
 /// The word of a job's AdminComment: `slurminit-idle:c1=1790000000,c2=1790000030`, seconds since 1970.
 const MARK: &str = "slurminit-idle:";
-/// The number of parts of a window.
+/// The number of parts into which a window is divided.
 const PARTS: u64 = 60;
 
-/// `[gpu.idle]`.
+/// The settings of the table `[gpu.idle]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdlePolicy {
     /// The policy for idle jobs.
     pub action: IdleAction,
-    /// The length of the window.
+    /// The length of the window over which use is measured.
     #[serde(deserialize_with = "model::value::seconds")]
     pub after: Duration,
     /// The mean utilization, in percent, below which a GPU is idle.
@@ -58,11 +58,11 @@ pub enum IdleAction {
     /// No action.
     #[default]
     Off,
-    /// It is logged.
+    /// The job is logged.
     Report,
-    /// It is logged, and its user is warned.
+    /// The job is logged, and its user is warned.
     Warn,
-    /// The user is warned, and it is cancelled after a second window.
+    /// The user is warned, and the job is cancelled after a second window.
     Cancel,
 }
 
@@ -91,7 +91,7 @@ impl IdlePolicy {
     }
 }
 
-/// The nodes whose GPUs of the job are idle, and the time of each mark.
+/// The nodes on which the job's GPUs are idle, and the time of each mark.
 fn marks(comment: &str) -> Vec<(&str, u64)> {
     let word = comment.split_whitespace().find_map(|word| word.strip_prefix(MARK)).unwrap_or_default();
     word.split(',')
@@ -113,7 +113,7 @@ pub fn with_mark(comment: &str, node: &str, at: Option<u64>) -> String {
     if all.is_empty() { note } else { format!("{note} {MARK}{}", all.join(",")).trim_start().to_owned() }
 }
 
-/// The last measured time of a run.
+/// The most recent measurements of a run, up to the length of the window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Window {
     pub(super) run: (u64, u64),
@@ -123,7 +123,7 @@ pub(super) struct Window {
     former: Vec<(u64, u64)>,
     /// Whether the user was warned, or the job reported, since it last used a GPU.
     is_warned: bool,
-    /// Whether its GPUs of this node were idle over the whole window.
+    /// Whether the job's GPUs on this node were idle over the whole window.
     #[serde(default)]
     is_idle: bool,
 }
@@ -133,7 +133,7 @@ impl Window {
         Self { run, ..Self::default() }
     }
 
-    /// The change of this node's mark that a job on several nodes needs at `now`, in seconds since 1970.
+    /// The change of this node's mark that a job on several nodes needs at `now`, in seconds since 1970: `Some(None)` removes the mark.
     pub(super) fn mark(&self, run: &JobRecord, policy: &IdlePolicy, now: u64) -> Option<Option<u64>> {
         let own = marks(&run.job.comment).into_iter().find(|(node, _)| *node == run.node);
         let is_fresh = own.is_some_and(|(_, at)| now.saturating_sub(at) < policy.after.as_secs() / 4);

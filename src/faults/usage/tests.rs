@@ -12,7 +12,7 @@ fn usage() -> Usage {
 }
 
 fn restarted(former: Option<&Usage>) -> Usage {
-    // The state goes through the file.
+    // The state is saved to a file and read again.
     let former = former.map(|former| serde_json::from_str(&serde_json::to_string(former).unwrap()).unwrap());
     let mut usage = Usage::new(former, "c1", INTERVAL);
     let offered = |index: u32, instance: Option<&str>| OfferedGpu {
@@ -94,7 +94,7 @@ fn restart_loses_no_sample_that_was_saved() {
         ("REQUEUED", Some(20), 20_000)
     );
     assert_eq!(usage.running(60_000)[0].job.start, 58);
-    // A job that slurmctld no longer has is lost.
+    // A job that slurmctld no longer reports is lost.
     sample(&mut usage, 65, 50);
     let ended = usage.update(70_000, Vec::new());
     assert_eq!((ended[0].job.state.as_str(), ended[0].job.end), ("LOST", Some(65)));
@@ -130,7 +130,7 @@ fn distinguishes_instances_and_shared_gpus() {
 }
 
 #[test]
-fn energy_is_the_counters_rise_or_the_power() {
+fn energy_is_counter_increase_or_power_times_time() {
     let mut usage = usage();
     for (at, counter) in
         [(5, Some(1_000_000)), (10, Some(3_000_000)), (15, Some(7)), (20, Some(1_000_007)), (25, Some(u64::MAX))]
@@ -157,7 +157,7 @@ fn suspended_time_and_gaps_do_not_count() {
     assert_eq!((gpu.mean_percent(), gpu.measured_ms), (Some(40.0), 5_000 + 5_000 + 15_000));
 }
 
-/// The steps of the policy for a job with this use in each interval, restarted after each answer.
+/// The policy's steps for a job with this GPU use in each interval. The agent restarts after each answer.
 fn idle_steps(policy: &IdlePolicy, percents: &[u32], change: impl Fn(&mut Job)) -> Vec<(usize, IdleAction)> {
     let (mut usage, mut steps) = (usage(), Vec::new());
     for (number, percent) in percents.iter().enumerate() {
@@ -191,7 +191,7 @@ fn idle_job_is_warned_then_cancelled_after_a_second_window() {
         idle_steps(&cancel, &used, keep),
         [(9, IdleAction::Warn), (33, IdleAction::Warn), (43, IdleAction::Cancel)]
     );
-    // A suspended job is not judged, and one with shards as long as any job uses the GPU.
+    // A suspended job is not judged, and a job with shards is not idle while any job uses the GPU.
     assert_eq!(idle_steps(&cancel, &[0; 25], |job| job.state = "SUSPENDED".to_owned()), []);
     let shards = |job: &mut Job| (job.shared, job.gpus) = (vec![(0, 250_000)], Vec::new());
     assert_eq!(idle_steps(&cancel, &[0; 25], shards), [(9, IdleAction::Warn), (19, IdleAction::Cancel)]);
@@ -200,7 +200,7 @@ fn idle_job_is_warned_then_cancelled_after_a_second_window() {
     assert_eq!(idle_steps(&exempt, &[0; 25], keep), []);
 }
 
-/// A job on two nodes whose answers have the same AdminComment. Its GPUs are in use as given; c2 is down from `silent` on.
+/// The policy's steps for a job on two nodes with the given GPU use. Both nodes get the same AdminComment; c2 is down from interval `silent` on.
 fn idle_steps_of_two_nodes(percents: [&[u32]; 2], silent: usize) -> Vec<(usize, IdleAction)> {
     let after = std::time::Duration::from_secs(80);
     let policy = IdlePolicy { action: IdleAction::Cancel, after, ..IdlePolicy::default() };
@@ -225,7 +225,7 @@ fn idle_steps_of_two_nodes(percents: [&[u32]; 2], silent: usize) -> Vec<(usize, 
 }
 
 #[test]
-fn job_on_two_nodes_is_idle_if_its_gpus_on_both_are() {
+fn job_on_two_nodes_is_idle_only_if_both_nodes_gpus_are_idle() {
     let idle = [0; 40];
     // c2 sets its mark after c1's answer.
     let (warn, cancel) = ((16, IdleAction::Warn), (32, IdleAction::Cancel));

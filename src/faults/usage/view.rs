@@ -26,7 +26,7 @@ impl History {
         self.0.retain(|(part, ..)| *part <= number && part + PARTS > number);
     }
 
-    /// The mean of each part, the last one first; `None` without samples.
+    /// The mean of each part, the most recent part first; `None` without samples.
     pub(super) fn means(&self, now: u64) -> Vec<Option<u32>> {
         let mean = |age: u64| {
             let part = self.0.iter().find(|(part, ..)| part + age == now / PART_MS);
@@ -38,7 +38,7 @@ impl History {
     }
 }
 
-/// The use of its GPUs by a run of a job on this node.
+/// The GPU use of one run of a job on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUse {
     /// The job ID.
@@ -51,13 +51,13 @@ pub struct JobUse {
     pub gpus: usize,
     /// The start, in seconds since 1970.
     pub start: u64,
-    /// The end; `None` while it runs.
+    /// The end, in seconds since 1970; `None` while it runs.
     pub end: Option<u64>,
     /// The mean utilization of its whole GPUs and MIG instances, in percent.
     pub percent: Option<u64>,
-    /// The highest memory in use of one of them, in MiB.
+    /// The highest memory in use of one of its GPUs, in MiB.
     pub peak_memory_mib: Option<u64>,
-    /// Their energy, in J.
+    /// The energy that its whole GPUs and MIG instances used, in J.
     pub energy_j: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl From<&JobRecord> for JobUse {
     }
 }
 
-/// Eight heights for 0 to 100 %, the oldest part first. `means` has the last one first.
+/// Eight heights for 0 to 100 %, the oldest part first. `means` begins with the most recent part.
 pub fn sparkline(means: &[Option<u32>]) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let height = |percent: u32| HEIGHTS[(percent.min(100) * 7).div_ceil(100) as usize];
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn history_has_the_means_of_an_hour_and_its_gaps() {
+    fn history_contains_means_of_last_hour_and_gaps() {
         let minute = 60_000;
         let mut history = History::default();
         for (at, percent) in [(0, 10), (1, 30), (2, 100), (6, 0), (7, 1)] {

@@ -1,4 +1,4 @@
-//! The only list of what a job in an image gets from the container. The GPU driver's files (`driver`) and a bundle's mounts follow it.
+//! The only list of the container's files that a job in an image gets. The GPU driver's files (`driver`) and a bundle's mounts are added to it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ const SCRIPT: &str = "slurm_script";
 /// A path of the container, and its path in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The path of the container.
+    /// The path in the container.
     pub from: PathBuf,
     /// The path in the image.
     pub to: PathBuf,
@@ -46,9 +46,9 @@ pub struct Bind {
 pub(super) struct Binds(pub(super) Vec<Bind>);
 
 impl Binds {
-    /// The binds of every step: these directories and files, its user's home and its working directory, what Slurm's commands and MPI need
-    /// (Slurm's configuration, munge's socket, and the directories of steps, where slurmstepd's PMIx server shares memory: PMIX_NSDIR,
-    /// PMIX_SERVER_TMPDIR), and the configured mounts.
+    /// The binds of every step: the directories and files above, the user's home directory, the working directory, the configured mounts, and what
+    /// Slurm's commands and MPI need: Slurm's configuration, munge's socket, and the directories of steps, in which slurmstepd's PMIx server shares
+    /// memory (PMIX_NSDIR, PMIX_SERVER_TMPDIR).
     pub(super) fn new(setup: &Setup, root: &Path, home: Option<&Path>, directory: &Path) -> Self {
         let mut binds = Self::default();
         DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_at_same_path(Path::new(path)));
@@ -67,12 +67,12 @@ impl Binds {
         }
     }
 
-    /// Adds a mount of a bundle. Its user asked for it, so it is not left out where it cannot be made.
+    /// Adds a mount of a bundle. The user requested it, so it is not left out if the path is missing: the step fails.
     pub(super) fn add_mount(&mut self, mount: Bind) {
         self.0.push(mount);
     }
 
-    /// Whether every step has the source of this mount at the same path, where it is as writable as for a program without an image.
+    /// Whether every step has the mount's source at the same path anyway, and as writable as without an image.
     pub(super) fn has_writable(&self, mount: &Bind) -> bool {
         let is_same = |bind: &Bind| !bind.is_read_only && bind.from == mount.from && bind.to == mount.to;
         self.0.iter().any(is_same)
@@ -97,7 +97,7 @@ impl Binds {
         }
         self.add(Path::new("/usr/bin"), &directory.join("host-bin"));
         PLUGINS.iter().for_each(|plugins| self.add_at_same_path(Path::new(plugins)));
-        // An image's own PMIx library has precedence for its programs.
+        // For its own programs, the image's PMIx library has precedence.
         let pmix = libraries.join("pmix2");
         if !root.join(pmix.strip_prefix("/").unwrap_or(&pmix)).join("lib/libpmix.so.2").exists() {
             self.add_at_same_path(&pmix);
@@ -109,7 +109,7 @@ impl Binds {
         }
     }
 
-    /// A batch script is in slurmd's spool directory, which images do not have.
+    /// Binds a batch script, which is in slurmd's spool directory. Images do not have that directory.
     pub(super) fn add_script(&mut self, arguments: &mut [OsString]) {
         let Some(first) = arguments.first_mut() else { return };
         let path = PathBuf::from(&*first);

@@ -15,18 +15,18 @@ use crate::{ImageName, ImageRecord, Puller, Reference, SCHEME, Store};
 /// The files, variables and mounts of the image of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
-    /// The directory of the files.
+    /// The directory of the image's files.
     pub root: PathBuf,
     /// The image's variables, `NAME=VALUE`.
     pub environment: Vec<String>,
-    /// Bind mounts.
+    /// The bind mounts of the bundle.
     pub mounts: Vec<Bind>,
     /// Whether the files are read-only.
     pub is_read_only: bool,
 }
 
-/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or jobs have no
-/// right to it.
+/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or it would need
+/// rights that jobs do not have.
 #[derive(Debug, Deserialize)]
 struct Configuration {
     root: Root,
@@ -59,7 +59,7 @@ struct Mount {
 }
 
 impl Bundle {
-    /// Finds the image of a step: `docker://...` in a registry, a path (as in Slurm, a value with a `/`), or a name.
+    /// Finds the image of a step: `docker://...` for a registry, a path (as in Slurm, a value with a `/`), or a name.
     pub(super) fn find(value: &OsStr, stores: &[Store], puller: impl FnOnce() -> Puller) -> Result<Self, RuntimeError> {
         if let Some(text) = value.to_str().filter(|text| text.starts_with(SCHEME)) {
             let reference = text.parse::<Reference>();
@@ -104,7 +104,7 @@ impl Bundle {
         Self { root: store.rootfs(name), environment: record.environment, ..Self::default() }
     }
 
-    /// An OCI bundle; a directory of an image; or a file tree.
+    /// Opens an OCI bundle, a directory of an image, or a file tree.
     fn at(path: &Path) -> Result<Self, RuntimeError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let metadata = fs::metadata(&path).and_then(|metadata| match metadata.is_dir() {
@@ -129,7 +129,7 @@ impl Bundle {
     /// Parses the config.json of the bundle at `path`.
     ///
     /// # Errors
-    /// It is not valid.
+    /// The text is not valid.
     pub fn parse(text: &[u8], path: &Path) -> serde_json::Result<Self> {
         let parsed: Configuration = serde_json::from_slice(text)?;
         let has =
@@ -149,7 +149,8 @@ impl Bundle {
     }
 }
 
-/// A user who names a path runs what is there, as with any program. Root does so only if no other user can change it.
+/// Fails if this is root and another user could change the path. Other users may run whatever is at a path, as with any
+/// program.
 fn require_own_content_of_root(path: &Path) -> Result<(), RuntimeError> {
     if !geteuid().is_root() {
         return Ok(());

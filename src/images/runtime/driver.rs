@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::binds::{Binds, SLURMINIT_DIRECTORY};
 
-/// Binds the driver's files. Returns its version, or an empty text, if there are libraries.
+/// Binds the driver's files. Returns the driver's version, or an empty text if it is unknown; `None` if there are no libraries.
 pub(super) fn find(binds: &mut Binds) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let files = mounted_files(&mounts);

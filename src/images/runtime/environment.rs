@@ -21,7 +21,7 @@ const CLIENTS: &str = "/.slurminit/bin";
 const DRIVER: &str = "/.slurminit/driver";
 /// Prefixes of the variables of Slurm and PMI, which describe the job. An image cannot replace them.
 const JOB_PREFIXES: [&str; 7] = ["SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMI2_", "PMIX_"];
-/// Variables of its user and its GPUs.
+/// Variables of the job's user and GPUs, which an image cannot replace either.
 const JOB_VARIABLES: [&str; 9] = [
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
@@ -39,8 +39,8 @@ fn is_of_the_job(name: &OsStr) -> bool {
     has_prefix || JOB_VARIABLES.iter().any(|variable| name == *variable)
 }
 
-/// Reads the variables that slurmstepd wrote, and removes their file and its directories, which slurmstepd keeps (`DisableCleanup`): it
-/// would remove them as root, by paths that the user can change.
+/// Reads the variables that slurmstepd wrote, and removes their file and its directories. slurmstepd is configured to keep them (`DisableCleanup`):
+/// it would remove them as root, by paths that the user can change.
 ///
 /// `file` is below this user's directory in `bundles`. What is in that directory is trusted because no other user can enter it.
 pub(super) fn take(file: &Path, bundles: &Path) -> Result<Vec<Variable>, RuntimeError> {
@@ -124,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// The directory of bundles, this user's directory in it, and the environment of a step, with these modes of slurmstepd's.
+    /// Creates this user's directory in the directory of bundles, and a file with the environment of a step, with the modes that slurmstepd sets.
+    /// Returns both paths.
     fn step(bundles: &Path) -> (PathBuf, PathBuf) {
         let own = bundles.join(geteuid().to_string());
         let task = own.join("7-0-node1-0/oci-job7-0/task-0");

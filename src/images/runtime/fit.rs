@@ -8,7 +8,7 @@ use std::path::Path;
 
 use model::cuda;
 
-/// The loaders of glibc, without which none of the driver's libraries can be loaded.
+/// The loaders of glibc. The driver's libraries need one of them.
 const GLIBC: [&str; 6] = [
     "lib64/ld-linux-x86-64.so.2",
     "usr/lib64/ld-linux-x86-64.so.2",
@@ -18,8 +18,8 @@ const GLIBC: [&str; 6] = [
     "usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1",
 ];
 
-/// The warnings, which follow the image's name in a message, for an image at `root` with these variables, a driver of this version (`550.54.15`), and
-/// the CUDA release that the driver reports (`12.4`).
+/// The warnings about the image at `root` with these variables, each to be printed after the image's name. `driver` is the version of the driver
+/// (`550.54.15`), `cuda` the CUDA release that it reports (`12.4`).
 pub(super) fn warnings(root: &Path, environment: &[String], driver: &str, cuda: Option<&str>) -> Vec<String> {
     let glibc = (has_musl(root) && !has_glibc(root)).then(|| {
         "has no glibc, which the GPU driver's libraries need; use an image of Debian, Ubuntu or Red Hat".to_owned()
@@ -45,7 +45,7 @@ fn missing_cuda(environment: &[String], driver: &str, supported: &str) -> Option
         Some(requirement) => cuda::unmet_condition(requirement, Some(supported), Some(driver))?.to_string(),
         None => {
             let major = |release| cuda::numbers(release)?.first().copied();
-            // Within a major release older drivers serve newer programs.
+            // Within a major release, older drivers can run newer programs.
             let (required, newest) = (major(variable("CUDA_VERSION")?)?, major(supported)?);
             (required > newest).then(|| format!("CUDA {required}"))?
         }

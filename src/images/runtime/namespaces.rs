@@ -1,7 +1,7 @@
 //! User and mount namespaces: the kernel itself gives the program another root directory. The process keeps its user and its PID.
 //!
-//! The new root is a tmpfs with the entries of the image's root. So it takes a mount point of any name. Where one is missing deeper in the
-//! image, its parent directory becomes a tmpfs with the same entries, too: nothing is ever created in the image.
+//! The new root is a tmpfs with the entries of the image's root, so mount points of any name can be created in it. If a mount point is missing deeper
+//! in the image, its parent directory becomes a tmpfs with the same entries, too: nothing is ever created in the image.
 //!
 //! docker/seccomp-userns.json allows exactly these system calls with these flags.
 
@@ -31,7 +31,7 @@ use crate::tree::{kind, names};
 const NOBODY: u32 = 65_534;
 /// Where the tmpfs is mounted until it is the root directory.
 const STAGE: &str = "/tmp";
-/// The container's root directory in the new one, until all is mounted.
+/// Where the container's root directory is in the new root until everything is mounted.
 const FORMER: &str = "/.slurminit-former";
 /// Mount flags that cannot be cleared in a user namespace.
 const LOCKED_FLAGS: [(FsFlags, MsFlags); 3] = [
@@ -40,7 +40,7 @@ const LOCKED_FLAGS: [(FsFlags, MsFlags); 3] = [
     (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
 ];
 
-/// Changes the root directory of this process. After an error the process is neither inside nor outside.
+/// Changes the root directory of this process. After an error the process is in an intermediate state.
 pub(super) fn enter(program: &Program) -> Result<(), String> {
     unshare_user()?;
     // This precedes the change of the root, because links in these paths lead through the container.
@@ -60,13 +60,13 @@ pub(super) fn enter(program: &Program) -> Result<(), String> {
         root.bind(&source, bind).map_err(failure(&bind.to))?;
     }
     root.finish().map_err(|error| format!("cannot leave the container's root directory: {error}"))?;
-    // A missing directory is no reason to end the job, as it is none for slurmstepd.
+    // As for slurmstepd, a missing working directory does not end the job.
     let _ = chdir(&program.directory).or_else(|_| chdir("/"));
     Ok(())
 }
 
-/// Whether this process can create the namespaces and mount in them; otherwise the reason. A child tries it: an engine may allow the
-/// namespaces and refuse the mounts, and no process leaves its namespaces.
+/// Whether this process can create the namespaces and mount in them; otherwise the reason. The mounts are tried, too, because an engine may allow
+/// namespaces but refuse mounts. A child does that, because no process can leave its namespaces.
 pub(super) fn attempt() -> Result<(), String> {
     let refused = |error: &dyn std::fmt::Display| format!("cannot try namespaces: {error}");
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| refused(&error))?;
@@ -106,7 +106,7 @@ fn unshare_user() -> Result<(), String> {
         .map_err(|error| format!("mount: {error}"))
 }
 
-/// Makes an empty tmpfs the root directory, and the container's one a directory in it.
+/// Makes an empty tmpfs the root directory, with the container's root directory below it.
 fn replace_root() -> Result<(), String> {
     mount_tmpfs(Path::new(STAGE), 0o755).map_err(|error| format!("mount a tmpfs: {error}"))?;
     let former = format!("{STAGE}{FORMER}");
@@ -138,7 +138,7 @@ struct Root {
     root: OwnedFd,
     /// Whether the image's files are read-only.
     is_read_only: bool,
-    /// Each tmpfs of this root: its device, and where it is.
+    /// Each tmpfs of this root: its device number and its path.
     made: Vec<(u64, PathBuf)>,
     /// The paths of the container's directories and files in this root.
     bound: Vec<PathBuf>,
@@ -193,7 +193,7 @@ impl Root {
         Ok(())
     }
 
-    /// A directory or file to mount on, which is created where the image has none.
+    /// Opens a directory or file to mount on. It is created if the image does not have it.
     fn mount_point(&mut self, path: &Path, needs_directory: bool) -> io::Result<OwnedFd> {
         match self.open(path) {
             Ok(found) if is_directory(&found)? == needs_directory => return Ok(found),
@@ -246,7 +246,7 @@ impl Root {
         umount2(FORMER, MntFlags::MNT_DETACH)?;
         unlinkat(&self.root, FORMER.trim_start_matches('/'), UnlinkatFlags::RemoveDir)?;
         for (_, path) in &self.made {
-            // A seccomp profile of an older release refuses it. Then new entries are possible, and end with the step.
+            // A seccomp profile of an older release refuses this. Then new entries remain possible, and disappear with the step.
             let _ = remount_read_only(path, MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
         }
         Ok(())
@@ -257,7 +257,7 @@ fn mount_at(source: &OwnedFd, target: &Path) -> nix::Result<()> {
     mount(Some(&path_of(source)), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
 }
 
-/// Prevents writes through this mount, not through those in it.
+/// Prevents writes through this mount, but not through mounts below it.
 fn make_read_only(mounted: &OwnedFd) -> nix::Result<()> {
     let present = fstatvfs(mounted)?.flags();
     let locked = LOCKED_FLAGS.iter().filter(|(flag, _)| present.contains(*flag)).map(|(_, flag)| *flag);
@@ -273,7 +273,7 @@ fn remount_read_only(path: &Path, locked: MsFlags) -> nix::Result<()> {
 fn replace_entry(directory: &OwnedFd, name: &OsStr, is_directory: bool) -> io::Result<OwnedFd> {
     if let Ok(found) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         if kind(&found) != SFlag::S_IFLNK {
-            // The mount of the image's entry.
+            // Removes the mount of the image's entry.
             let _ = umount2(&path_of(directory).join(name), MntFlags::MNT_DETACH);
         }
         let flags = if kind(&found) == SFlag::S_IFDIR { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };

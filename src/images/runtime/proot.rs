@@ -27,7 +27,7 @@ pub(super) fn is_installed() -> bool {
     Path::new(PATH).exists()
 }
 
-/// Runs the program with PRoot and returns its exit status. The error is the reason why it cannot.
+/// Runs the program with PRoot and returns its exit status. The error is the reason why PRoot cannot run it.
 pub(super) fn run(mut program: Program, inherited: &Inherited) -> Result<ExitStatus, String> {
     if !is_installed() {
         return Err(format!("{PATH} is missing"));
@@ -45,8 +45,8 @@ pub(super) fn run(mut program: Program, inherited: &Inherited) -> Result<ExitSta
     .map_err(|error| error.to_string())
 }
 
-/// PRoot makes missing mount points in an image that this user owns, and removes them at its end, while other steps use them. So they are made
-/// here, and stay. In an image of another user PRoot has them in a directory of its own.
+/// Creates the mount points that are missing in the image, and leaves them there. If this user owns the image, PRoot would create them, and would
+/// remove them when it ends, while other steps use them. In an image of another user this fails, and PRoot uses a directory of its own.
 fn make_mount_points(program: &Program) {
     let Ok(root) = File::open(&program.root) else { return };
     let mut tree = Tree::new(root.into(), Budget { bytes: 0, entries: u64::MAX });
@@ -72,8 +72,8 @@ pub fn run_inside(report: i32, environment: i32, arguments: &[OsString], inherit
     })
 }
 
-/// Replaces this process by PRoot. Returns only an error. PRoot runs outside of the image: a variable of the step or of the image, such as
-/// `LD_PRELOAD`, would have it load their code. So it gets none of them, and the program inside gets them through a file without a name.
+/// Replaces this process by PRoot. Returns only an error. PRoot runs outside of the image, where variables of the step or of the image, such as
+/// `LD_PRELOAD`, could make it load foreign code. So PRoot gets none of these variables. The program inside gets them through an unnamed file.
 fn execute(program: &Program, report: i32, inherited: &Inherited) -> nix::Error {
     let text = environment::text(&program.environment);
     let environment = match memory_file("slurminit environment", &text, MFdFlags::empty()) {
@@ -109,7 +109,7 @@ pub(super) fn probe() -> String {
     }
 }
 
-/// Creates a file without a name.
+/// Creates an unnamed file.
 fn memory_file(name: &str, content: &[u8], flags: MFdFlags) -> io::Result<File> {
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(content)?;
@@ -155,7 +155,7 @@ fn arguments(program: &Program, descriptors: Descriptors, inherited: &Inherited)
     arguments
 }
 
-/// A colon separates PRoot's two paths.
+/// Whether PRoot can bind the path: a colon separates the two paths of its option.
 fn is_plain(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b':')
 }

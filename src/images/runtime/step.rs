@@ -2,8 +2,8 @@
 //!
 //! slurmstepd puts the arguments into the text of a shell command, for `%@` in oci.conf, and quotes them wrongly: in
 //! every release from 24.11 to 26.05 an apostrophe becomes `'"'"''`, which has an apostrophe too many (`_pattern_argv`
-//! of container.c). The shell would read other arguments than the user's, or fail. So they are in a comment of that
-//! command, and are decoded here by the rule that slurmstepd encodes them with.
+//! of container.c). The shell would read other arguments than the user's, or fail. So oci.conf has slurmstepd put them
+//! into a comment of the command, and this module reverses slurmstepd's encoding.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -22,7 +22,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// `MARK 'ARGUMENT' 'ARGUMENT' BUNDLE`
+    /// Parses `MARK 'ARGUMENT' 'ARGUMENT' BUNDLE`.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let start = text.windows(MARK.len()).position(|window| window == MARK)?;
         let mut rest = &text[start + MARK.len()..];

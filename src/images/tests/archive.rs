@@ -175,18 +175,18 @@ pub(crate) fn save(layers: &[Vec<u8>], as_files: bool) -> Vec<u8> {
     tar.file(&config_name, 0o644, &config).file("manifest.json", 0o644, saved(&config_name, &names).as_bytes()).end()
 }
 
-/// The manifest.json of docker save.
+/// The manifest.json that docker save writes.
 pub(crate) fn saved(config: &str, layers: &[String]) -> String {
     let layers: Vec<String> = layers.iter().map(|name| format!("\"{name}\"")).collect();
     let layers = layers.join(",");
     format!(r#"[{{"Config":"{config}","RepoTags":["docker.io/library/test:1"],"Layers":[{layers}]}}]"#)
 }
 
-/// The name of a file by the digest of its content.
+/// A function that names a file by the digest of its content.
 pub(crate) type Namer = fn(&str) -> String;
 
-/// A `docker save` of a tool with file names of its own: of the configuration, and of each layer. `layers` are those files, `plain` their
-/// content.
+/// An archive as `docker save` of another tool writes it, with that tool's names for the configuration and the layers. `layers` are the files of the
+/// layers, and `plain` is their decompressed content.
 pub(crate) fn named_save(layers: &[Vec<u8>], plain: &[Vec<u8>], names: [Namer; 2]) -> Vec<u8> {
     let config = configuration(&Layout { plain, ..Layout::default() });
     let [config_name, layer_name] = names;

@@ -150,7 +150,7 @@ fn hostile_archives() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The names of crane, kaniko and ko.
+/// How crane, kaniko and ko name files.
 pub(super) const FLAT: [Namer; 2] = [|hex| format!("sha256:{hex}"), |hex| format!("{hex}.tar.gz")];
 
 /// Defects in the layouts of crane, kaniko, ko and Bazel, and in layers of zstd.
@@ -223,7 +223,7 @@ fn hostile_layouts() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Everything below the directory.
+/// The paths of all entries below the directory.
 fn tree(directory: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let with_content = |path: PathBuf| {
@@ -247,7 +247,7 @@ fn rejects_hostile_archives_and_leaves_no_files() {
             assert!(imported.is_err(), "{what} was imported");
             let error = imported.unwrap_err().to_string();
             assert!(error.chars().all(|c| !c.is_control()), "{what}: {error:?}");
-            // Also checks beside the store, where a member that escapes the root would be.
+            // Also searches beside the store, where a member that escapes the root would be.
             let found = tree(directory.path());
             assert!(found.iter().all(|path| expected.contains(path)), "{what} left files behind: {error}: {found:?}");
             reasons.insert(what, error);
@@ -299,7 +299,7 @@ fn confined_archives() -> Vec<(&'static str, Tar, u64)> {
 }
 
 #[test]
-fn confines_what_would_leave_the_root() {
+fn confines_entries_that_would_leave_the_root() {
     for as_layer in [false, true] {
         let directory = scratch();
         let importer = importer(&directory, 1 << 20);
@@ -316,7 +316,7 @@ fn confines_what_would_leave_the_root() {
     }
 }
 
-/// Asserts that nothing was made beside the store, and nothing in it that an image may not have.
+/// Asserts that nothing was created beside the store, and that the store contains nothing that is forbidden in an image.
 #[track_caller]
 fn assert_only_in(directory: &Path, store: &crate::Store, what: &str) {
     for path in tree(directory) {
@@ -349,7 +349,7 @@ fn accepts_layers_without_end_but_no_exported_file_system() {
     assert!(half.is_err(), "{half:?}");
 }
 
-/// The archives of every run. The other cases differ.
+/// The number of archives of each test. One of the tests generates the same archives in every run.
 const GENERATED: u32 = 120;
 
 proptest! {
@@ -375,7 +375,7 @@ proptest! {
 enum Form {
     FileSystem,
     OciLayer,
-    /// A layer of the layout of crane.
+    /// A layer of an archive with the file names of crane.
     FlatLayer,
     /// Cut off after this share of its bytes, in 256ths.
     Cut(u8),
@@ -385,7 +385,7 @@ fn any_form() -> impl Strategy<Value = Form> {
     prop_oneof![Just(Form::FileSystem), Just(Form::OciLayer), Just(Form::FlatLayer), any::<u8>().prop_map(Form::Cut)]
 }
 
-/// A sequence of members, with the names and targets that lead out, is refused or confined.
+/// A sequence of members whose names and targets may lead out of the image is rejected or confined.
 fn confines(members: &[AnyMember], form: Form) {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
@@ -410,7 +410,7 @@ fn confines(members: &[AnyMember], form: Form) {
     assert_only_in(directory.path(), &importer.store, "an archive");
 }
 
-/// The offset of a member's name, or the size in its header.
+/// How a member's name is stored, or a forged size in its header.
 #[derive(Clone, Debug)]
 enum Named {
     Header,

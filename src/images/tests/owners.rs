@@ -1,4 +1,4 @@
-//! Images, and sources of images, that another user could change. These tests require root, which creates files of other users.
+//! Images, and sources of images, that another user could change. These tests require root, because they create files of other users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -61,7 +61,7 @@ fn uses_no_image_below_directory_of_another_user() {
     for path in [importer.store.path(), directory.path()] {
         give(path);
         assert_untrusted(&importer.store);
-        // Its owner is not changed: what is there could be anything.
+        // The owner is not changed, because the directory could contain anything.
         assert!(import(&importer, "y").unwrap_err().is_untrusted());
         assert_eq!(path.metadata().unwrap().uid(), OTHER);
         assert_eq!(importer.store.find(&name("missing")).unwrap(), None);
@@ -107,14 +107,14 @@ fn import_follows_no_link_of_another_user() {
         assert!(matches!(imported, Err(ImageError::Unreadable { .. })), "{path}: {imported:?}");
     }
     assert_eq!(entries(importer.store.path()), 0);
-    // Another user's files are only content.
+    // A file tree of another user can be imported: its files are only content.
     fs::rename(at("private/tree"), at("theirs/own")).unwrap();
     give(&at("theirs/own"));
     importer.import(&name("x"), Source::Path(at("theirs/own"))).unwrap();
 }
 
 #[test]
-fn import_waits_for_no_fifo() {
+fn import_does_not_block_on_fifo() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let fifo = directory.path().join("fifo");
@@ -124,7 +124,7 @@ fn import_waits_for_no_fifo() {
 }
 
 #[test]
-fn import_for_all_opens_no_closed_directory() {
+fn import_for_all_users_rejects_closed_directory() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let tree = directory.path().join("tree");

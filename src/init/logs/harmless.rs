@@ -14,7 +14,7 @@ pub struct Circumstances {
     pub daemon_uids: Vec<u32>,
 }
 
-/// The harmless messages. The head of the file describes its format.
+/// The harmless messages. The first lines of the file describe its format.
 const HARMLESS_TXT: &str = include_str!("harmless.txt");
 
 /// Daemon, circumstances and pattern of each message.

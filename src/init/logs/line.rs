@@ -7,9 +7,9 @@ use model::message::RECORD;
 
 /// Longer lines are split into pieces of this many bytes.
 const MAX_LINE_BYTES: usize = 4 << 20;
-/// Bytes that are collected of a message, which a report of a helper may have.
+/// The maximum length of a collected message, in bytes. A helper's report can be this long.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
-/// Bytes of a daemon's message in the log. A user's text in it can be a megabyte, in several messages for one request.
+/// The maximum length of a daemon's message in the log, in bytes. A user's text in it can be a megabyte, in several messages for one request.
 const MAX_TEXT_BYTES: usize = 1 << 10;
 /// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
 const PIPE_WRITE_BYTES: usize = 4096;
@@ -91,7 +91,7 @@ impl LineSplitter {
     }
 }
 
-/// How many bytes of a text are logged. A byte counts as often as its escape is long.
+/// How many bytes of a text are logged. A byte that is logged as an escape sequence counts with the length of the sequence.
 fn logged_bytes(text: &[u8]) -> usize {
     let mut left = MAX_TEXT_BYTES;
     let mut fits = |byte: &u8| {
@@ -156,7 +156,7 @@ fn without_time(line: &[u8]) -> &[u8] {
     start.and_then(|at| line.get(at..)).unwrap_or(line)
 }
 
-/// From 25.11 on Slurm's daemons begin their lines with a time where no terminal reads them: `[2026-11-24T11:37:25.324] error: text`.
+/// From 25.11 on, Slurm's daemons begin their lines with a time unless they write to a terminal: `[2026-11-24T11:37:25.324] error: text`.
 fn without_slurm_time(line: &[u8]) -> &[u8] {
     let is_time_byte = |byte: &u8| byte.is_ascii_digit() || b"-:.+TZ ".contains(byte);
     line.strip_prefix(b"[")

@@ -1,7 +1,7 @@
 //! The last lines of each daemon, for `slurminit logs` and for the report about a daemon that is given up.
 //!
-//! All are in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most [`RING_BYTES`]
-//! bytes for each name. It needs no disk, so a read-only root or a full /run does not matter.
+//! All lines are in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most
+//! [`RING_BYTES`] bytes for each name. It needs no disk, so a read-only root or a full /run does not matter.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -89,7 +89,7 @@ impl Tails {
         ring.followers.retain_mut(|follower| follower.send(lines));
     }
 
-    /// Returns all lines from now on.
+    /// Returns a channel that receives all lines from now on.
     pub(super) fn follow(&mut self, name: &str) -> Option<Receiver<Vec<u8>>> {
         let (lines, receiver) = channel(MAX_QUEUED_BATCHES);
         let (_, _, ring) = self.ring_mut(name)?;

@@ -24,7 +24,7 @@ impl CommandLine {
         self.0.first().is_some_and(|program| program == "slurminit" || Some(program) == own.0.first())
     }
 
-    /// `slurminit jobs` for a node.
+    /// The command line `slurminit jobs` for a node.
     pub(super) fn jobs(node: &str) -> Self {
         Self::own("jobs").option("--node", node)
     }

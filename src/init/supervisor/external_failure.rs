@@ -53,7 +53,8 @@ impl Supervisor {
             return failure.shortage;
         }
         let shortage = running.started.limits.shortage(exit, limits::LimitCounts::now());
-        // Another process may have hit the limit. A Slurm daemon logs that it cannot start a thread or a process.
+        // Another process may have hit the limit, so a Slurm daemon must have logged that it cannot start a thread or a
+        // process.
         let is_cause = |shortage: &ExternalCause| {
             *shortage != ExternalCause::Processes
                 || self.machine.units()[id].spec.daemon.is_none()
@@ -67,8 +68,8 @@ impl Supervisor {
         self.logs.lines_of_last_run(&self.machine.units()[id].spec.name).iter().any(|line| line.contains(text))
     }
 
-    /// The process ended before it was ready, and its port was taken. The other process may be gone by now, so the
-    /// daemon's own log counts as evidence. The message is the C library's.
+    /// The port, if the process ended before it was ready because its port was taken. The port's owner may be gone by
+    /// now, so the daemon's own log counts as evidence. The message in the log is the C library's.
     fn port_conflict_at_exit(&self, id: UnitId, exit: &Exit) -> Option<ExternalCause> {
         let unit = &self.machine.units()[id];
         let ReadinessTest::Port(port) = unit.spec.readiness else { return None };

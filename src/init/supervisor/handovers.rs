@@ -44,7 +44,8 @@ impl Supervisor {
         }
     }
 
-    /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
+    /// Makes `next` the main process of a daemon whose main process has ended. Pipes, process group and state stay the
+    /// same.
     pub(super) fn hand_over(&mut self, next: Pid, mut running: RunningChild) {
         let name = self.source(running.child);
         let handed_over = message!("unit-handed-over", "{name} has handed over to process {pid}", name, pid = next);

@@ -28,7 +28,7 @@ impl PanicBackoff {
         *self = Self::default();
     }
 
-    /// The time at which to handle a deadline.
+    /// When to handle a deadline: at the end of the pause, if that is later.
     pub(super) fn wake(&self, deadline: Duration) -> Duration {
         self.until.map_or(deadline, |until| until.max(deadline))
     }

@@ -23,7 +23,7 @@ const INPUT_OPTION: &str = "--given";
 
 /// Slurm reads these as signs of systemd and changes its behaviour.
 const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
-/// Variables of an image for its users' programs: munged would load other libraries than its own, and fail.
+/// Variables that images set for their users' programs. With them, munged would load foreign libraries, and fail.
 const NOT_FOR_MUNGED: [&str; 2] = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
 
 impl Supervisor {
@@ -146,7 +146,7 @@ impl Supervisor {
         self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node)
     }
 
-    /// A unit's command. Some are started through a verb that prepares something and then execs it.
+    /// A unit's command. Some units are started through a verb that prepares something and then executes the command.
     fn unit_command(&self, unit: &Unit) -> CommandLine {
         let mut command = CommandLine::new(&unit.spec.command);
         let registered = self.machine.prepared().and_then(|prepared| prepared.configured_node_name.as_deref());
@@ -162,11 +162,11 @@ impl Supervisor {
         wrapper.map_or(command.clone(), |wrapper| wrapper.then(command))
     }
 
-    /// If a previous slurmctld left saved state, `slurminit jobs number` prevents that job IDs are reused.
+    /// If a previous slurmctld left saved state, `slurminit jobs number` prevents slurmctld from reusing job IDs.
     fn number_command(&self, unit: &Unit) -> Option<CommandLine> {
         let number = self.with_state(CommandLine::own("jobs").arg("number"));
         let inherited = unit.inherited_state(self.machine.prepared());
-        // An accounting database can have jobs of a state that was lost.
+        // An accounting database can contain jobs of a saved state that was lost.
         let has_accounting = || {
             let mut daemons = self.machine.units().iter().filter_map(|unit| unit.spec.daemon);
             daemons.any(DaemonName::is_for_accounting)
@@ -262,7 +262,7 @@ impl Supervisor {
         Some(PrepareInput { last_lines, ..PrepareInput::default() })
     }
 
-    /// The options for the daemon that died.
+    /// The options for finding the cause of a daemon's death.
     fn death_options(&self, id: UnitId) -> CommandLine {
         CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(INPUT_OPTION)
     }

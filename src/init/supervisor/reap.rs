@@ -105,7 +105,7 @@ impl Supervisor {
     }
 }
 
-/// Whether a zombie is a slurmstepd. slurmd forks twice, so each is an orphan. Only root's can be one.
+/// Whether a zombie is a slurmstepd. slurmd forks twice, so each slurmstepd is an orphan. Only a process of root can be one.
 fn is_slurmstepd(zombie: Pid) -> bool {
     let stat = proc::stat(zombie.as_raw());
     stat.is_some_and(|stat| stat.name == "slurmstepd") && proc::is_root_process(zombie.as_raw())

@@ -1,4 +1,4 @@
-//! The printed command, and the advice beside it.
+//! The printed command, and the advice that is printed with it.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub(super) struct JoinCommand {
 impl fmt::Display for JoinCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, network, gpu_type, mounts, image, token } = self;
-        // The options of a compute in compose.cluster.yaml.
+        // The same options as those of a compute node in compose.cluster.yaml.
         write!(f, "docker run -d --restart unless-stopped --stop-timeout 30 --name {name} ")?;
         match network {
             Network::Host => f.write_str("--network host ")?,

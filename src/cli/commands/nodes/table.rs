@@ -72,7 +72,7 @@ fn rows(node: &ClusterNode) -> Vec<[String; 8]> {
     }
 }
 
-/// The users of parts of a GPU.
+/// The user of a partly allocated GPU, or `several`.
 pub(in crate::commands) fn users(jobs: &[OwnedJob]) -> String {
     match jobs.split_first() {
         Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
@@ -87,7 +87,7 @@ fn note(node: &ClusterNode) -> Option<String> {
     (!node.accepts_jobs()).then(|| wrap(&format!("{} is {}{silent_note}", node.name, node.report), "  "))
 }
 
-/// In GiB, with a decimal below 10 GiB.
+/// Formats memory in GiB, with one decimal place below 10 GiB.
 fn size(mib: Option<u64>) -> String {
     match mib {
         None => dash(),

@@ -15,7 +15,7 @@ read -r token && printf %s "$token" >"$directory/token" || exit 1
 export JUPYTER_TOKEN_FILE="$directory/token" JUPYTER_RUNTIME_DIR="$directory"
 unset JUPYTER_TOKEN
 [ "$(id -u)" != 0 ] || set -- "$@" --allow-root
-# Kernels on Unix sockets, too: another user could read the output from their ports.
+# The kernels use Unix sockets, too: on ports, another user could read their output.
 jupyter-lab --no-browser --ServerApp.sock="$directory/socket" --ServerApp.sock_mode=0600 --KernelManager.transport=ipc "$@" \
     >"$directory/log" 2>&1 </dev/null || {
     tail -n 20 "$directory/log" >&2

@@ -7,7 +7,7 @@ use serde::Serialize;
 use faults::usage::{GpuUse, JobRecord};
 use model::printable;
 
-/// Shorter jobs get no hints, in seconds.
+/// The minimum run time, in seconds, of a job that gets hints.
 const MIN_HINT_SECONDS: u64 = 300;
 /// Below this mean utilization, in percent, a job gets a hint.
 const LOW_PERCENT: f64 = 15.0;
@@ -15,7 +15,7 @@ const LOW_PERCENT: f64 = 15.0;
 /// The report of a job or array.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::commands) struct JobReport {
-    /// `17`, `17_3` for a task, `17_*` for an array.
+    /// The job's name: `17`, `17_3` for a task, `17_*` for an array.
     pub(in crate::commands) job: String,
     pub(in crate::commands) user: String,
     pub(in crate::commands) account: String,
@@ -23,21 +23,21 @@ pub(in crate::commands) struct JobReport {
     pub(in crate::commands) state: String,
     pub(in crate::commands) start: u64,
     pub(in crate::commands) end: Option<u64>,
-    /// Starts: more than one if it was requeued.
+    /// The number of starts: more than one if the job was requeued.
     pub(in crate::commands) runs: usize,
-    /// Tasks of an array.
+    /// The number of tasks, if it is an array.
     pub(in crate::commands) tasks: usize,
     pub(in crate::commands) nodes: BTreeSet<String>,
-    /// The allocated GPU time; a part of a GPU counts as such.
+    /// The allocated GPU time. A part of a GPU counts with its share.
     pub(in crate::commands) gpu_seconds: u64,
-    /// Whether it had parts of GPUs (shards, MPS): their use, memory and energy per job are unknown, and left out of the values below.
+    /// Whether the job had parts of GPUs (shards, MPS). The use, memory and energy of the parts are unknown, so the values below do not include them.
     pub(in crate::commands) is_shared: bool,
     /// The time of whole GPUs with samples.
     pub(in crate::commands) measured_gpu_seconds: u64,
-    /// The mean utilization.
+    /// The mean utilization, in percent.
     pub(in crate::commands) use_percent: Option<f64>,
     pub(in crate::commands) peak_percent: Option<u32>,
-    /// The share of time below 5 %.
+    /// The share of time with a utilization below 5 %, in percent.
     pub(in crate::commands) idle_percent: Option<f64>,
     /// The highest memory in use of one GPU, and that GPU's memory.
     pub(in crate::commands) peak_memory_mib: Option<u64>,
@@ -51,7 +51,7 @@ pub(in crate::commands) struct JobReport {
     /// The integral of the utilization, in percent times ms, and its time in ms.
     #[serde(skip)]
     busy: (u64, u64),
-    /// Hints for its user.
+    /// Hints that help the job's user to use the GPUs better.
     pub(in crate::commands) hints: Vec<String>,
     /// Each GPU of each node and run.
     pub(in crate::commands) gpus: Vec<GpuReport>,
@@ -245,7 +245,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The driver counts mJ.
+/// Converts the driver's energy counter, in mJ, to Wh.
 fn watt_hours(mj: u64) -> f64 {
     ratio(mj, 3_600_000).unwrap_or_default()
 }
@@ -316,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn use_of_shared_gpu_is_not_the_jobs() {
+    fn excludes_use_of_shared_gpu_from_job_report() {
         let mut record = record(1, "c1", 90, 6_144);
         (record.gpus[0].is_shared, record.gpus[0].share_ppm) = (true, Some(250_000));
         let job = &jobs(&[record.clone()], 0, false)[0];
         assert_eq!((job.is_shared, job.gpu_seconds, job.use_percent, job.peak_memory_mib), (true, 900, None, None));
         assert_eq!((job.energy_wh, job.wasted_gpu_seconds), (None, 0));
-        // Beside a whole GPU, that one is known.
+        // If the job also has a whole GPU, the use of the whole GPU is known.
         let mut whole = record.gpus[0].clone();
         (whole.is_shared, whole.share_ppm, whole.busy) = (false, None, 30 * whole.percent_ms);
         record.gpus.push(whole);

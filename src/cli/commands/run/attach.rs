@@ -45,7 +45,7 @@ pub(in crate::commands) fn wait_for_running_cluster(
     Ok(status)
 }
 
-/// Executes the command once the cluster is ready. If jobs are to be waited for, the command is a child.
+/// Executes the command once the cluster is ready. If jobs are to be waited for, the command runs as a child.
 pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyhow::Result<u8> {
     if let Err(code) = wait_for_running_cluster(cluster, &config.paths.run, cluster.start_timeout()) {
         return Ok(code);

@@ -14,7 +14,7 @@ use crate::version;
 /// The kind of the first word after the image's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FirstWord {
-    /// A command, or a word that fails as one.
+    /// A command, or an unknown word, whose execution fails.
     Command,
     /// `docker run IMAGE --help`.
     Help,
@@ -147,7 +147,7 @@ mod tests {
             (&["--gpus", "all", "srun"], FirstWord::Option),
             (&["srun", "--help"], FirstWord::Command),
             (&["no-such-command"], FirstWord::Command),
-            // Hidden verbs, and excluded ones.
+            // Hidden verbs, `run` and `help` are not recognized.
             (&["prepare"], FirstWord::Command),
             (&["run", "--", "srun"], FirstWord::Command),
             (&["help", "me"], FirstWord::Command),

@@ -1,9 +1,10 @@
 //! The end of a step whose client is gone.
 //!
-//! slurmstepd does not end with the srun that it serves: the tasks of a killed srun run until the time limit. So each step has in its environment the
-//! port of a socket that its client holds, and the session's batch script holds a connection to it. The kernel closes it when the client dies, also
-//! with its container. No byte is ever sent or read. The batch script reaches the socket where slurmstepd reaches srun, and the socket listens on
-//! that address only; without a connection, such as behind a firewall, no step is ended.
+//! slurmstepd does not end with the srun that it serves: the tasks of a killed srun run until the time limit. So each client holds a listening
+//! socket, and passes the socket's port to its step in a variable. The session's batch script keeps a connection to that socket. When the client
+//! dies, even together with its container, the kernel closes the connection. No byte is ever sent or read. The socket listens only on the address at
+//! which slurmstepd reaches srun, and the batch script connects to that address. If it cannot connect, such as through a firewall, the step is never
+//! ended.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,16 +21,17 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// The variable with the port.
+/// The variable with the port of the client's socket.
 const VARIABLE: &str = "SLURMINIT_CLIENT_PORT";
-/// The timeout of a connection.
+/// The timeout of connecting to a client.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The kernel tests a silent connection after `IDLE` seconds, and closes it `PROBES` times `INTERVAL` seconds later.
 const IDLE: u32 = 15;
 const INTERVAL: u32 = 5;
 const PROBES: u32 = 4;
 
-/// A step on the node with this address runs as long as the socket lives. `is_inherited`: in the program that this process executes.
+/// Prepares `srun` so that its step, on the node with this address, runs only as long as the returned socket is open. `is_inherited`: the socket
+/// stays open in the program that this process executes.
 pub(super) fn attach(srun: &mut Command, node: SocketAddr, is_inherited: bool) -> anyhow::Result<TcpListener> {
     let socket = TcpListener::bind(source(node).with_context(|| format!("no route to {node}"))?)?;
     if is_inherited {
@@ -78,7 +80,7 @@ impl Clients {
             .collect()
     }
 
-    /// Waits for the end of a client, at most this long.
+    /// Waits until a client ends, for at most `limit`.
     pub(super) fn wait(&self, limit: Duration) {
         let open = self.0.values().flatten().filter(|stream| !is_closed(stream));
         let mut polled: Vec<PollFd> = open.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)).collect();
@@ -100,7 +102,7 @@ fn is_closed(mut stream: &TcpStream) -> bool {
     !matches!(stream.read(&mut [0]), Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()))
 }
 
-/// The client of the step that has these variables.
+/// The client of a step, from the variables of one of the step's processes.
 fn client(variables: &[String]) -> Option<Client> {
     let value = |name: &str| variables.iter().find_map(|one| one.strip_prefix(name)?.strip_prefix('='));
     let host: IpAddr = value("SLURM_SRUN_COMM_HOST")?.parse().ok()?;
@@ -108,7 +110,8 @@ fn client(variables: &[String]) -> Option<Client> {
     Some(Client { step: value("SLURM_STEP_ID")?.parse().ok()?, address })
 }
 
-/// The directory in /proc and the variables of each process of a user in the job. Any user can give a process the ID of another user's job, and root can read all variables.
+/// The directory in /proc and the variables of each process that belongs to the job and to this user. The user is checked because any user can give a
+/// process the ID of another user's job, and root can read all variables.
 pub(super) fn processes(job: &str, user: u32) -> Vec<(PathBuf, Vec<String>)> {
     let own = format!("SLURM_JOB_ID={job}");
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -125,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn step_of_nested_batch_job_or_without_client_has_none() {
+    fn step_has_client_only_with_all_its_variables() {
         let variables = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let step = "SLURM_STEP_ID=3 SLURM_SRUN_COMM_HOST=172.17.0.2 SLURMINIT_CLIENT_PORT=40001";
         let address = "172.17.0.2:40001".parse().unwrap();
@@ -161,7 +164,7 @@ mod tests {
         let stream = connect(address).unwrap();
         assert!(!is_closed(&stream));
         drop(socket);
-        // The child of another test has the socket until it executes its program.
+        // A child of another test holds the socket until the child executes its program.
         stream.set_nonblocking(false).unwrap();
         let _ = (&stream).read(&mut [0]);
         assert!(is_closed(&stream) && connect(address).is_none());

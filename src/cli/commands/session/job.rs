@@ -65,7 +65,7 @@ impl Request {
     }
 }
 
-/// A time of an option: 8h, 30m, or in Slurm's format.
+/// Parses the time in an option: 8h, 30m, or in Slurm's format.
 pub(crate) fn time_limit(time: &str) -> anyhow::Result<TimeLimit> {
     let number = |unit| time.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
     let minutes = number('h').and_then(|hours| hours.checked_mul(60)).or_else(|| number('m'));
@@ -98,7 +98,7 @@ pub(crate) struct StepOptions<'a> {
 const PREFIX: &str = "session/";
 /// The interval of queries while the job is pending.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The interval of the text about what it waits for.
+/// How often the reason for waiting is printed.
 const EXPLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Session {
@@ -182,7 +182,7 @@ impl Session {
         }
         let (mut printed, mut next) = (String::new(), Instant::now() + Duration::from_secs(1));
         loop {
-            // An interrupt at a terminal also ends the squeue that runs.
+            // An interrupt at a terminal also ends the running squeue.
             let sessions = Self::all();
             if signal.load(Ordering::Relaxed) {
                 self.cancel()?;
@@ -219,7 +219,7 @@ impl Session {
         Ok(self.explanation()?.trim_end_matches('.').to_owned())
     }
 
-    /// `srun` for a step beside the others, with everything that the job has on its node.
+    /// `srun` for a step that overlaps the others and has all of the job's resources on its node.
     pub(crate) fn step(&self, options: &StepOptions<'_>) -> Command {
         let mut srun = Command::new("srun");
         srun.args(["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet"]);
@@ -230,7 +230,7 @@ impl Session {
         srun
     }
 
-    /// Runs a step to its end. With `ends_job`, the job ends with it.
+    /// Runs a step to its end. With `ends_job`, the job ends with the step.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
     pub(crate) fn run(&self, mut step: Command, ends_job: bool) -> anyhow::Result<ExitStatus> {
         let _client = client::attach(&mut step, self.node_address()?, false)?;
@@ -241,7 +241,7 @@ impl Session {
         status
     }
 
-    /// Where slurmd listens.
+    /// The address on which slurmd of the session's node listens.
     pub(super) fn node_address(&self) -> anyhow::Result<SocketAddr> {
         let address = client().addresses(&self.node)?.pop().map(|(_, address)| address);
         address.with_context(|| format!("`scontrol getaddrs {}` prints no address", self.node))
@@ -262,7 +262,7 @@ fn is_name(name: &str) -> bool {
     (1..=40).contains(&name.len()) && name.chars().all(is_plain)
 }
 
-/// The user's directory for sessions; it is made with mode 0700.
+/// The user's directory for sessions, created with mode 0700.
 pub(super) fn directory() -> anyhow::Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).context("HOME is not set")?;
     let directory = PathBuf::from(home).join(".local/state/slurminit");

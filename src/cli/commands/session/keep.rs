@@ -14,17 +14,17 @@ use super::client::{Clients, processes};
 use slurm::client::{Client, limit};
 use watch::agent::unix;
 
-/// The interval of queries of slurmctld.
+/// How often slurmctld is queried for the steps.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The interval of checks of the steps' clients.
 const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
-/// The time for the first step.
+/// How long the session waits for its first step.
 const FIRST: Duration = Duration::from_secs(10);
 /// The maximum time that slurmstepd tries to reach a client whose machine is gone, before its step ends.
 const ENDING: Duration = Duration::from_secs(30);
 /// How long before the time limit terminals get a warning.
 const WARNING: Duration = Duration::from_secs(600);
-/// The names of what [`super::ssh`] leaves in /tmp when its shell is killed.
+/// The prefix of the directories in /tmp that [`super::ssh`] leaves behind when its shell is killed.
 pub(crate) const FILES: &str = "slurminit-session-";
 
 pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
@@ -37,7 +37,8 @@ pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
     let (mut query_at, mut killed_at) = (Instant::now() + INTERVAL, None::<Instant>);
     loop {
         let now = Instant::now();
-        // A job that ends keeps its node from other jobs until its last step has ended.
+        // The job is not ended while a killed step is still ending: an ending job occupies its node until its last step
+        // has ended.
         let is_ending = killed_at.is_some_and(|at| at.elapsed() < ENDING);
         if now >= deadline && !is_ending {
             break;
@@ -54,7 +55,7 @@ pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
             continue;
         }
         query_at = Instant::now() + INTERVAL;
-        // Without an answer nothing is ended.
+        // If squeue fails, the session is treated as in use.
         let steps = client.output("squeue", &["--steps", "--noheader", "--format=%i", "--jobs", &job]);
         let steps = steps.map(|steps| steps.lines().filter_map(number).collect::<BTreeSet<u32>>());
         if steps.as_ref().map_or(true, |steps| !steps.is_subset(&killed)) {

@@ -10,7 +10,7 @@ trap 'exit 1' HUP INT TERM
 printf '%s\n' "$SLURMINIT_SSH_HOST_KEY" >"$directory/host_key"
 printf '%s\n' "$SLURMINIT_SSH_KEYS" >"$directory/authorized_keys"
 unset SLURMINIT_SSH_HOST_KEY SLURMINIT_SSH_KEYS
-# sshd clears the environment of its sessions; its SetEnv has one line.
+# sshd clears the environment of its sessions, so its configuration sets the variables. All of them must be on one line with SetEnv.
 {
     printf 'SetEnv'
     env | sed -nE 's/\\/\\\\/g; s/"/\\"/g; s/^((SLURM|CUDA|NVIDIA|ROCR|HIP|ZE|GPU|OMP|PMIX)[A-Z0-9_]*|PATH|LD_LIBRARY_PATH|TMPDIR|LANG|LC_[A-Z]*|TZ)=(.*)$/ "\1=\3"/p' | tr -d '\n'

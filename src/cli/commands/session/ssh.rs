@@ -1,7 +1,7 @@
 //! Logins with SSH in a session's job: the client's configuration, and what ssh runs as ProxyCommand.
 //!
-//! The server is sshd for one connection, on the standard streams of a step. Nothing listens on a port, and it runs as the user, so that it
-//! can do nothing that the user's job cannot. Who can start the step is the user already; the keys are what sshd requires.
+//! The server is an sshd for one connection, on the standard streams of a step. No port is open. sshd runs as the user, so it can do nothing that the
+//! user's job cannot. Only the user can start the step, so the keys add no protection: sshd merely requires them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use sys::tool::answer::Answer;
 
 /// The script of the server.
 const SERVER: &str = include_str!("server.sh");
-/// The time to make a key.
+/// The timeout of ssh-keygen.
 const KEYGEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The default name of the session.
 const NAME: &str = "ssh";
@@ -58,7 +58,7 @@ impl Config {
         };
         let mut options = self.proxy.request.options();
         options.extend([format!("--name={}", self.proxy.name), format!("--keep={}", self.proxy.keep)]);
-        // ssh gives the line to the shell of the client, and the login's shell reads it again.
+        // ssh passes the line to the client's shell, and the shell of the login container parses it again.
         let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,:/@+".contains(c));
         for text in options.iter().chain([&self.login, &self.host]) {
             anyhow::ensure!(is_plain(text), "{text:?} has a character that a shell would change");
@@ -74,7 +74,7 @@ impl Config {
 }
 
 impl Proxy {
-    /// Becomes srun, whose standard streams are the server's.
+    /// Becomes srun, whose standard streams are connected to the server.
     pub(super) fn run(&self, configuration: &Configuration) -> anyhow::Result<()> {
         let Self { request, name, keep } = self;
         let keys = authorized_keys(configuration)?;
@@ -89,7 +89,7 @@ impl Proxy {
     }
 }
 
-/// The keys that log in here: those of slurminit.toml, and the user's own.
+/// The public keys that may log in: those of slurminit.toml, and the user's own.
 fn authorized_keys(configuration: &Configuration) -> anyhow::Result<String> {
     let config = configuration.load()?;
     let user = nix::unistd::User::from_uid(nix::unistd::getuid())?.context("this user has no account here")?;
@@ -116,7 +116,7 @@ fn host_key() -> anyhow::Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Connections that start at the same time make one key: the first link wins.
+/// Creates the key. If several connections do that at the same time, the first link wins.
 fn make_key(path: &Path) -> anyhow::Result<()> {
     let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
     let file = new.to_str().context("the home's path is not UTF-8")?;

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// The time for the socket's server to start, such as Python in an image on a slow disk.
+/// How long the socket's server may take to start, such as Python in an image on a slow disk.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// It ends when the server closes the connection.
+/// Returns when the server closes the connection.
 pub(super) fn run(path: &Path) -> anyhow::Result<()> {
     let socket = connect(path)?;
-    // Another user may have made the directory first.
+    // Another user may have created the directory first.
     let server = getsockopt(&socket, PeerCredentials)?.uid();
     anyhow::ensure!(server == nix::unistd::getuid().as_raw(), "{} belongs to another user", path.display());
     let (mut stdin, mut stdout) = (file(io::stdin())?, file(io::stdout())?);
@@ -41,7 +41,7 @@ fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     }
 }
 
-/// This avoids the standard library's buffer, which holds text that does not end with a newline.
+/// Bypasses the standard library's buffer, which holds back text without a final newline.
 fn file(stream: impl std::os::fd::AsFd) -> io::Result<File> {
     Ok(stream.as_fd().try_clone_to_owned()?.into())
 }

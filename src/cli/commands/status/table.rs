@@ -177,7 +177,7 @@ mod tests {
         Ok(OwnNode { report, has_open_partition: true })
     }
 
-    /// GPU 0 was released, so that Slurm's first GPU is the driver's second.
+    /// GPU 0 was released, so Slurm's first GPU is the driver's second.
     fn gpu(slurm_index: usize, model: &str, state: OwnGpuState) -> OwnGpu {
         let index = 1 + u32::try_from(slurm_index).unwrap();
         OwnGpu { index, slurm_index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }

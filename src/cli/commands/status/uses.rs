@@ -1,10 +1,10 @@
-//! The use of each GPU in the last hour, and of the GPUs by jobs of the last day.
+//! The GPU use of the last hour by GPU, and of the last day by job.
 
 use crate::commands::columns::{Column, dash, format_table};
 use faults::report::Report;
 use faults::usage::{JobUse, sparkline};
 
-/// The maximum number of jobs: `slurminit report` has all.
+/// The maximum number of jobs that are shown; `slurminit report` lists all.
 const MAX_JOBS: usize = 10;
 
 const JOBS: [Column; 6] = [

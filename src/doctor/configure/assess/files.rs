@@ -59,7 +59,7 @@ impl HostGpus for FileGpus {
     }
 }
 
-/// The hardware and its driver.
+/// Checks the hardware and its driver.
 fn hardware(gpus: &FileGpus) -> Observations {
     if !gpus.is_complete() {
         return incomplete(gpus);
@@ -69,7 +69,8 @@ fn hardware(gpus: &FileGpus) -> Observations {
     Observations::ok(format!("{shared}{}", nodes.join(", ")))
 }
 
-/// This is not an error: nearly every processor has an integrated GPU that no runtime supports.
+/// Reports that device files are missing. This is only a warning: nearly every processor has an integrated GPU that no
+/// runtime supports.
 fn incomplete(gpus: &FileGpus) -> Observations {
     let missing = match gpus.files.shared {
         Some(path) if gpus.shared.is_none() => format!("{path} is missing"),
@@ -81,7 +82,7 @@ fn incomplete(gpus: &FileGpus) -> Observations {
     Observations::warn(format!("{article} {maker} GPU is not used: {missing}"), cause, fix)
 }
 
-/// The groups that own the device files.
+/// Checks the groups that own the device files.
 fn groups(gpus: &FileGpus) -> Option<Observations> {
     let root_only = gpus.devices().filter(|device| device.group == 0 && !device.is_world_accessible);
     let root_only: Vec<&str> = root_only.map(|device| device.path.as_str()).collect();

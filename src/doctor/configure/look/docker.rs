@@ -9,7 +9,7 @@ use crate::configure::situation::{Compose, Engine, EngineInfo, Version};
 use sys::tool;
 use sys::tool::answer::{Answer, first_line};
 
-/// Signs of an engine on the host, for use inside the image, which has no docker command.
+/// Files that indicate an engine on the host. They are used inside the image, which has no docker command.
 const ENGINE_FILES: [&str; 5] =
     ["run/docker.sock", "var/run/docker.sock", "usr/bin/dockerd", "usr/bin/docker", "usr/local/bin/docker"];
 

@@ -25,7 +25,7 @@ impl HostGpus for Nvidia {
         self.pci_count > 0 || !self.gpus.is_empty() || self.has_wsl_library
     }
 
-    /// WSL2's device alone can mean NVIDIA.
+    /// On WSL2, the device file can exist without an NVIDIA GPU.
     fn may_be_present(&self) -> bool {
         self.is_present() || self.has_dxg
     }
@@ -41,7 +41,7 @@ impl HostGpus for Nvidia {
             None if id.as_str().starts_with("GPU-") => uuids.len() < self.gpus.len() || uuids.contains(&id.as_str()),
             None => self.mig_ids.is_empty() || self.mig_ids.iter().any(|mig| mig == id.as_str()),
         };
-        // Without a driver nothing is known; the user may be preparing for another host.
+        // Without a driver the GPUs are unknown, and the user may be preparing for another host.
         if is_known || self.gpus.is_empty() { Ok(()) } else { Err(unknown_gpu(id, self.gpus.len())) }
     }
 
@@ -126,7 +126,7 @@ fn pass_method(toolkit: &Toolkit, situation: &Situation) -> PassMethod {
     if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { PassMethod::Cdi } else { PassMethod::Gpus }
 }
 
-/// `2x NVIDIA H200, 1x NVIDIA A100`, in order of first appearance.
+/// Lists the models in order of first appearance: `2x NVIDIA H200, 1x NVIDIA A100`.
 fn list(nvidia: &Nvidia) -> String {
     let counts = counted(nvidia.gpus.iter().map(|gpu| (gpu.model.as_deref().unwrap_or("NVIDIA GPU"), 1)));
     counts.iter().map(|(model, count)| format!("{count}x {model}")).collect::<Vec<_>>().join(", ")

@@ -52,12 +52,12 @@ pub enum Smi {
 /// NVIDIA's container toolkit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toolkit {
-    /// The installed programs.
+    /// The installed programs of the toolkit.
     pub programs: Vec<&'static str>,
     /// Whether `/etc/docker/daemon.json` names the toolkit's runtime.
     pub is_in_daemon_json: bool,
     /// Whether `no-cgroups` is set, which a rootless engine needs.
     pub has_no_cgroups: bool,
-    /// The CDI specifications.
+    /// The files with CDI specifications for NVIDIA GPUs.
     pub cdi_specs: Vec<String>,
 }

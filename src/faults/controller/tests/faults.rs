@@ -195,7 +195,7 @@ fn reports_fault_before_slurm_answers_and_its_jobs_afterwards() {
         panic!("{actions:?}")
     };
     assert!(line.contains("XID 79") && fault.jobs.is_empty(), "{line}");
-    // No busy loop meanwhile, and another fault is also reported without waiting.
+    // There is no busy loop while Slurm does not answer, and another fault is also reported without waiting.
     assert_eq!(cluster.health.next_deadline(), None);
     cluster.health.add_event(cluster.now, Some(&identity(0).key()), 31);
     cluster.now.ms = cluster.health.next_deadline().unwrap();
@@ -269,7 +269,7 @@ fn recovery_action_decides_the_fix_and_replaces_the_former_action() {
     assert_eq!(report.counts.len(), 3, "{:?}", report.counts);
 }
 
-/// The driver counts uncorrectable errors over the GPU's lifetime, and AMD's since it was loaded.
+/// NVIDIA's driver counts uncorrectable errors over the GPU's lifetime, AMD's driver since it was loaded.
 #[test]
 fn repair_ends_memory_errors_and_later_ones_are_reported() {
     let seen = |errors, action| GpuSample {
@@ -286,7 +286,7 @@ fn repair_ends_memory_errors_and_later_ones_are_reported() {
     cluster.sample(&[(0, seen(0, 0))]);
     cluster.sample(&[(0, seen(2, 1))]);
     assert_eq!(cluster.faults(0), [FaultKind::RecoveryAction(1), ecc]);
-    // A reset on the host: the driver requires no more action, but its counters stay.
+    // A reset on the host: the driver requires no more action, but its counters keep their values.
     (0..3).for_each(|_| cluster.sample(&[(0, seen(2, 0))]));
     assert_eq!(cluster.faults(0), []);
     cluster.sample(&[(0, seen(3, 0))]);

@@ -1,8 +1,8 @@
 //! PRoot's temporary files, where /tmp cannot hold them.
 //!
-//! PRoot 5.1 makes a directory in /tmp for mount points that an image does not have, and for each step extracts there the program that it has the
-//! kernel execute in place of the step's. Docker mounts `--tmpfs /tmp` noexec, and jobs fill it. PRoot uses the programs that `PROOT_LOADER` and
-//! `PROOT_LOADER_32` name instead: here a copy in memory, which no mount option concerns.
+//! PRoot 5.1 uses a directory in /tmp for mount points that an image does not have. For each step, it also extracts its loader there: the program
+//! that the kernel executes in place of the step's. But Docker mounts `--tmpfs /tmp` noexec, and jobs fill it. So `PROOT_LOADER` and
+//! `PROOT_LOADER_32` name copies of the loaders in memory, which no mount option affects.
 
 use std::fs;
 use std::io;
@@ -36,7 +36,7 @@ pub(super) fn check_directory() -> Result<(), String> {
     Ok(())
 }
 
-/// The variables with loaders in memory, if programs in /tmp cannot be executed or not be written. The descriptors stay open in PRoot.
+/// The variables that name loaders in memory, if programs cannot be written to /tmp or executed there. The descriptors stay open in PRoot.
 pub(super) fn variables() -> io::Result<Vec<Variable>> {
     let usable = statvfs(TEMPORARY).is_ok_and(|mount| {
         let is_noexec = mount.flags().contains(FsFlags::ST_NOEXEC);
@@ -47,7 +47,7 @@ pub(super) fn variables() -> io::Result<Vec<Variable>> {
 
 fn in_memory(proot: &[u8]) -> io::Result<Vec<Variable>> {
     let variable = |(name, loader): (&str, &[u8])| {
-        // Programs of the step close descriptors that they inherit: theirs has another number in /proc.
+        // The path names this process: programs of the step may close the descriptors that they inherit.
         let file = memory_file("slurminit loader", loader, MFdFlags::MFD_CLOEXEC)?;
         let kept = nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()));
         kept?;
@@ -58,7 +58,7 @@ fn in_memory(proot: &[u8]) -> io::Result<Vec<Variable>> {
     loaders(proot).into_iter().map(variable).collect()
 }
 
-/// The loaders that are embedded in PRoot: programs of their own, in one piece each.
+/// The loaders that are embedded in PRoot, each a complete ELF program.
 fn loaders(proot: &[u8]) -> Vec<(&'static str, &[u8])> {
     let mut found = Vec::new();
     // The first program is PRoot itself.
@@ -91,7 +91,7 @@ fn program(bytes: &[u8]) -> Option<(&'static str, &[u8])> {
 mod tests {
     use super::*;
 
-    /// A program of this class with a table of two sections of 4 bytes after `length` bytes.
+    /// An ELF program of this class: `length` bytes, followed by a table of two sections of 4 bytes.
     fn elf(class: u8, length: u8) -> Vec<u8> {
         let (.., (table, _), counts) = CLASSES.into_iter().find(|(known, ..)| *known == class).unwrap();
         let mut bytes = vec![class; usize::from(length) + 8];

@@ -6,7 +6,7 @@
 //! 1. PRoot does not report the signal that ended a program. `run_inside` does, through a pipe, and this process ends
 //!    by the same signal.
 //! 2. PRoot waits for all processes that it traces, a step only for its program. So when the program has ended, SIGQUIT
-//!    has PRoot kill the others.
+//!    makes PRoot kill the others.
 //! 3. A signal that slurmstepd sends to the task alone (`--signal=B:USR1`) must reach the program. But most signals are
 //!    sent to all processes of the step, and must not reach it twice. A witness, another child, distinguishes them: it
 //!    reports the signals that it receives.
@@ -112,7 +112,7 @@ struct Step {
 }
 
 impl Step {
-    /// Waits for the end of PRoot; returns the exit status of the program, or PRoot's if it could not start it.
+    /// Waits until PRoot ends. Returns the exit status of the program, or that of PRoot if the program could not be started.
     fn wait(mut self) -> ExitStatus {
         let mut status = None;
         loop {
@@ -146,7 +146,7 @@ impl Step {
 
     fn timeout(&self) -> PollTimeout {
         let due = self.pending.iter().map(|received| received.due.saturating_duration_since(Instant::now())).min();
-        // The next millisecond, so that the due time has passed.
+        // Rounded up to the next millisecond, so that the due time has passed.
         let wait = due.map(|wait| wait + Duration::from_millis(1));
         wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX))
     }
