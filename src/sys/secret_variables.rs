@@ -17,7 +17,7 @@ pub struct SecretVariable {
     pub name: &'static str,
     /// The secret.
     pub content: &'static str,
-    /// The file that only root needs to read.
+    /// The file that can hold the secret instead; only root needs to read it.
     pub file: &'static str,
 }
 
