@@ -105,8 +105,8 @@ fn device_list(devices: &BTreeSet<String>) -> String {
 }
 
 /// Whether a root daemon such as sshd keeps this process for a login session: it hides its descriptors because it had root's rights. A
-/// job's process has slurmstepd as its parent. A user's own process has no parent that belongs to root, or an adopter: the kernel reparents
-/// orphans to an ancestor of the daemons.
+/// job's process has slurmstepd as its parent. The parent of a user's own process does not belong to root, or is an adopter: the
+/// kernel reparents orphans to an ancestor of the daemons.
 fn is_login(process: &Process, adopters: &BTreeSet<i32>) -> bool {
     process.parent > 1
         && !adopters.contains(&process.parent)

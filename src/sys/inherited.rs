@@ -41,7 +41,7 @@ pub(crate) extern "C" fn before_main() {
 /// The signal mask, the ignored signals and the umask at the start of slurminit. Its children get them back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inherited {
-    /// Bit n-1 stands for signal n.
+    /// The blocked signals: bit n-1 stands for signal n.
     mask: u64,
     ignored: Vec<i32>,
     umask: u32,

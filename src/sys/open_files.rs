@@ -49,8 +49,8 @@ enum Evidence {
     Nothing,
 }
 
-/// The processes among these that have the target open. A process with so many descriptors that they cannot be read in
-/// time is hidden.
+/// The processes among these that have the target open. A process with too many descriptors to be read in time is returned
+/// as hidden.
 pub fn find(mut processes: Vec<Process>, target: &SearchTarget) -> Owners {
     let until = Instant::now() + DEADLINE;
     // Processes with few descriptors come first, so that a process with a million of them delays no other.
@@ -136,7 +136,7 @@ fn may_hold_files(link: &str, info: impl FnOnce() -> String) -> bool {
         || link.starts_with("socket:") && parse::field(&info(), "scm_fds").is_some_and(|count| count != "0")
 }
 
-/// All living processes of this container of users other than root.
+/// All living processes of this container that do not belong to root.
 pub fn user_processes() -> Vec<Process> {
     living(|uid| uid != 0)
 }

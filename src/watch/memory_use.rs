@@ -66,7 +66,7 @@ struct Tmpfs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserMemory {
     processes: u64,
-    /// By mount point.
+    /// Bytes of files, by mount point.
     files: BTreeMap<PathBuf, u64>,
 }
 
@@ -226,7 +226,7 @@ fn writable_tmpfs() -> Vec<PathBuf> {
     Mount::all(&mountinfo).filter(is_writable).map(|mount| PathBuf::from(mount.at)).collect()
 }
 
-/// A file, or directory, in memory.
+/// A file or directory in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileInMemory {
     /// The owner, which only root can change.

@@ -38,7 +38,7 @@ const COLUMNS: [(&str, usize); 7] = [
 /// Jobs that have started on this node, as far back as the daemons' logs reach.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct StartedJobs {
-    /// Jobs, by ID.
+    /// Job IDs.
     pub(super) ids: BTreeSet<String>,
     /// Array tasks, as `ARRAY_TASK`, and their job IDs: a task that slurmctld has forgotten gets another job ID.
     tasks: BTreeSet<(String, String)>,

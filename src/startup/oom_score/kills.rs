@@ -92,7 +92,7 @@ impl Kills {
         self.read_count() != self.count
     }
 
-    /// The kernel's count.
+    /// Reads the kernel's count of OOM kills.
     pub(super) fn read_count(&self) -> u64 {
         use std::os::unix::fs::FileExt as _;
         let mut text = [0; 512];

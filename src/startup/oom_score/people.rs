@@ -28,8 +28,8 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
     names.filter_map(|name| Some(User::from_name(name).ok()??.uid.as_raw())).collect()
 }
 
-/// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
-/// and the rest of root's.
+/// Makes the kernel kill the processes of jobs (of any user) and of ordinary users before those of `spared` and
+/// root's other processes.
 pub(super) fn raise_scores(spared: &BTreeSet<u32>, processes: &Processes) {
     for process in processes.iter() {
         let value = match (process.uid, &process.role) {

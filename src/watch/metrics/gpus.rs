@@ -177,7 +177,7 @@ const NEUTRAL: [(&str, &str); 14] = [
 /// Prefix of the names of clock limit reasons, and their prefix before NVIDIA's driver 535. Dashboards query either.
 const REASONS: [&str; 2] = ["clocks_event_reasons", "clocks_throttle_reasons"];
 
-/// The families. Measurements are left out if the last sample is too old.
+/// The metric families of the GPUs. Measurements are left out if the last sample is too old.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
     let mut all = vec![info("slurminit_gpu_info", gpus, |gpu| gpu.identity.vendor.as_str())];
     let named = NEUTRAL.iter().filter_map(|(name, known)| Some((name, MEASURED.iter().find(|row| row.0 == *known)?)));

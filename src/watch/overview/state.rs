@@ -27,7 +27,7 @@ const MAX_TEXT: usize = 400;
 /// Maximum length of a fault's line, which ends with the fix.
 const MAX_FAULT: usize = 1200;
 
-/// The whole state.
+/// All data of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
     /// The time, in seconds since 1970.
@@ -138,7 +138,7 @@ pub struct SlurmView {
     pub jobs: Vec<QueuedJob>,
     /// The arrays of these jobs.
     pub arrays: Vec<ArrayView>,
-    /// Number of jobs and arrays beyond `jobs`.
+    /// Number of jobs and arrays that are not in `jobs`.
     pub more: usize,
 }
 

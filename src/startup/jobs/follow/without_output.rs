@@ -14,7 +14,7 @@ use sys::report;
 /// The end of slurmctld's log line about a job whose output file slurmstepd could not open.
 const IO_ERROR: &str = "WTERMSIG 53";
 
-/// State and reason of such a job, as squeue shows them.
+/// State and reason of a job whose output file could not be opened, as squeue shows them.
 const FAILED: &str = "FAILED RaisedSignal:53";
 
 /// The job in a line of `slurminit logs` such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
