@@ -30,7 +30,8 @@ use model::exit_code;
 use model::message;
 use sys::report;
 
-/// `15`: a job that slurmd has started; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
+/// A file with one line per job. `15`: a job that slurmd has started; `15 12_3`: job ID and name of a task that slurmctld
+/// assigned to the node.
 pub(super) const STARTED_JOBS_FILE: &str = "slurminit.begun";
 /// The number of log lines to request, which is more than PID 1 keeps.
 pub(super) const LOG_LINES: u32 = 1000;
