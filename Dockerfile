@@ -8,24 +8,24 @@
 #
 # Needs BuildKit: Docker 23 or newer with buildx, or DOCKER_BUILDKIT=1 before.
 
-# Debian 13 (Slurm 24.11). With SLURM_VERSION also Debian 12 or Ubuntu 24.04, whose packages of Slurm are too old, or an image made of them, such
-# as one with CUDA: docs/your-software.md.
+# Debian 13 (Slurm 24.11). With SLURM_VERSION also Debian 12 or Ubuntu 24.04, whose Slurm packages are too old, or an image based on them, such as one with
+# CUDA: docs/your-software.md.
 ARG BASE_IMAGE=debian:trixie-slim
 # Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
 ARG BUILDER_IMAGE=debian:trixie-slim
 ARG GPU_TYPE=none
-# Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.8: from source (docs/your-software.md).
+# Empty: Slurm from BASE_IMAGE's packages. A full version, such as 25.11.8: Slurm from source (docs/your-software.md).
 ARG SLURM_VERSION=
 
-# cargo-auditable, where the distribution has it, writes the list of crates into the programs, which SBOM scanners read.
+# cargo-auditable, if the distribution has it, writes the list of crates into the programs, which SBOM scanners read.
 FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
  && auditable="$(apt-cache pkgnames cargo-auditable)" \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rsync rustc ${auditable} \
  && rm -rf /var/lib/apt/lists/*
-# Rust's library asks for two functions of glibc 2.39 if they are there, but the linker makes the whole version a must, and
-# Debian 12 has 2.36. Defined as 0 they are "not there", and the library goes its older way. The table of relocations, which each start
-# reads whole, is packed, as glibc can read it since 2.36: PID 1 has 200 KiB less in memory.
+# Rust's library uses two functions of glibc 2.39 if they exist, but the linker then makes the programs require that version, and Debian 12 has 2.36. If they
+# are defined as 0, the library treats them as missing and uses older functions. The relocation table, which each start reads in full, is packed, which glibc
+# supports since 2.36: PID 1 then needs 200 KiB less memory.
 ENV RUSTFLAGS="-C link-arg=-Wl,--defsym=pidfd_spawnp=0 -C link-arg=-Wl,--defsym=pidfd_getpid=0 -C link-arg=-Wl,-z,pack-relative-relocs"
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
@@ -34,11 +34,11 @@ COPY tests tests
 COPY config/reference.toml config/slurminit.schema.json config/
 COPY docs/reference/exit-codes.md docs/reference/
 COPY docker/third-party-notices docker/
-# What an interrupted build has compiled is kept, also between versions. cargo compares time stamps, which a checkout may set to any time:
-# so only files with another content are copied, with the current time. docker/engine.sh counts the crates.
+# The crates that an interrupted build has compiled are kept, also for other versions. cargo compares time stamps, which a checkout may set to any time: so only
+# files whose content differs are copied, with the current time. docker/engine.sh counts the crates.
 #
-# CA certificates (PEM text) of a TLS-inspecting proxy come as --secret id=extra-ca-certs,src=FILE, or for compose as an argument, which holds
-# 128 KiB. Neither is in the image.
+# CA certificates (PEM text) of a TLS-inspecting proxy are passed with --secret id=extra-ca-certs,src=FILE, or by compose as an argument, which is limited to
+# 128 KiB. Neither ends up in the image.
 ARG EXTRA_CA_CERTS=
 RUN --mount=type=cache,target=/root/.cargo/registry --mount=type=cache,target=/build,sharing=locked \
     --mount=type=secret,id=extra-ca-certs \
@@ -58,7 +58,7 @@ RUN --mount=type=cache,target=/root/.cargo/registry --mount=type=cache,target=/b
  && ./slurminit-manual /built
 
 
-# Uses the image's base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.
+# Builds Slurm on the image's base, so that it is linked with the same libraries. Without SLURM_VERSION it does nothing.
 FROM ${BASE_IMAGE} AS slurm-build
 COPY docker/build-slurm /usr/local/bin/
 ARG SLURM_VERSION
@@ -78,23 +78,22 @@ COPY --from=slurm-build /slurm/common/ /
 RUN groupadd --gid 640 --system munge \
  && useradd --uid 640 --gid munge --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin munge \
  && useradd --uid 643 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurminit
-# systemd-standalone-sysusers replaces systemd, if the package exists. The packages make a munge key at install time: it is removed
-# in the same layer, so that the image contains no key. 24.11 calls the stock plugstack.conf an error at every
-# start, because its include matches no file. PMIx plugins whose library the packages do not bring (Ubuntu)
-# log errors at every start. A Slurm built from source lists the packages it needs, and its user gets Debian's user ID of slurm.
+# systemd-standalone-sysusers replaces systemd, if the package exists. The packages make a munge key at install time: it is removed in the same layer, so that
+# the image contains no key. 24.11 logs an error about the stock plugstack.conf at every start, because its include matches no file. PMIx plugins whose library
+# is not among the packages (Ubuntu) log errors at every start, so they are removed. A Slurm built from source lists the packages it needs, and its user gets
+# Debian's user ID of slurm.
 #
-# PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here, and
-# Level Zero's loader, another one, no layers for debugging: 2 MB that it loads only if a variable asks for them.
-# skopeo pulls images for jobs; gpg spares it the rest of GnuPG. The container network of a package that it depends on is 55 MB of no use to it
-# (docs/decisions/pull-images-with-skopeo.md).
-# nss-myhostname gives the host's own name an address where a read-only /etc/hosts and no name server have it; the last source, since other hosts
-# may need the address of a name server.
-# dpkg's previous status and the symbols files, which only the build of a Debian package reads (it can do without), are 400 kB. The
-# packages of Slurm share one licence text of 50 kB: hard links, so that each package keeps its copyright when another one is removed.
+# PRoot runs jobs in container images if user namespaces are refused. Two indirect dependencies contain files that are not needed: libX11 its locales, and Level
+# Zero's loader its layers for debugging, 2 MB that it loads only if a variable requests them. skopeo pulls images for jobs; with gpg the rest of GnuPG is not
+# installed. skopeo does not use the container network that one of its dependencies installs, 55 MB (docs/decisions/pull-images-with-skopeo.md).
+# nss-myhostname resolves the host's own name if /etc/hosts is read-only and no name server has the name. It is the last source, because other hosts may need
+# the address of a name server.
+# dpkg's previous status and the symbols files, which only the build of a Debian package reads and can do without, are 400 kB. The packages of Slurm share one
+# licence text of 50 kB: hard links keep each package's copyright file when another package is removed.
 #
-# The base image's packages are upgraded first: it is built less often than Debian publishes fixes. Of their set-user-id
-# and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none. The build prints the files that
-# lose theirs, and the image keeps the list: docs/your-software.md.
+# The base image's packages are upgraded first, because base images are built less often than Debian publishes fixes. All set-user-id and set-group-id bits are
+# removed, because nothing here needs them: accounts have no passwords, and only root, who needs no password, calls su. The build prints the files that lose
+# their bits, and the image keeps the list: docs/your-software.md.
 RUN mkdir -p /usr/share/slurminit \
  && apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get upgrade -y --no-install-recommends \
@@ -139,7 +138,7 @@ FROM slurm AS gpu-type-amd
 FROM slurm AS gpu-type-intel
 FROM slurm AS gpu-type-nvidia
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-# Where GKE and others mount the driver, which NVIDIA's own images search, too.
+# GKE and others mount the driver here, and NVIDIA's own images search these directories, too.
 ENV PATH=${PATH}:/usr/local/nvidia/bin LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-/usr/local/nvidia/lib64}
 
 
@@ -148,9 +147,9 @@ FROM gpu-type-${GPU_TYPE} AS vendor
 ARG GPU_TYPE
 ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/gpu-${GPU_TYPE}/ /
-# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Ubuntu does not have the
-# plugin. A Slurm from source has its own. AMD's tools of the distribution would hide those of a base with ROCm. Of Intel's runtime each release has
-# other packages, Debian 13 the loader alone: the driver comes with BASE_IMAGE then. None has Slurm's oneapi plugin.
+# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime provides. Ubuntu does not have the plugin. A Slurm from
+# source has its own. The distribution's AMD tools would hide those of a base with ROCm. Each release packages other parts of Intel's runtime, Debian 13 only
+# the loader: there the driver has to be in BASE_IMAGE. No release has Slurm's oneapi plugin.
 RUN if [ "${GPU_TYPE}" = none ]; then exit 0; fi \
  && find /etc/apt -name '*.sources' -exec sed -i 's/^Components: main$/Components: main contrib/' {} + \
  && find /etc/apt -name '*.list' -exec sed -i 's/ main$/ main contrib/' {} + \
@@ -168,13 +167,13 @@ RUN if [ "${GPU_TYPE}" = none ]; then exit 0; fi \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
       /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols
 COPY --from=builder /built/slurminit /built/slurminit-init /usr/local/bin/
-# Slurm's commands that pass their environment to a job, without the secrets in it (src/cli/slurm_client.rs).
+# Wrappers of Slurm's commands that pass their environment to a job: they remove the secrets from it (src/cli/slurm_client.rs).
 RUN cd /usr/local/bin && for name in salloc sbatch srun; do ln -s slurminit "$name"; done
 COPY docker/image-client /usr/share/slurminit/client
 COPY config/slurminit.schema.json /usr/share/slurminit/
 COPY LICENSE /usr/share/doc/slurminit/
 COPY --from=builder /built/third-party-notices.gz /usr/share/doc/slurminit/
-# For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
+# For an image with man: Debian's slim images leave out man and the manual pages of all packages, but not these.
 COPY --from=builder /built/man/*.1 /usr/local/share/man/man1/
 COPY --from=builder /built/man/*.5 /usr/local/share/man/man5/
 COPY --from=builder /built/completions/slurminit.bash /usr/share/bash-completion/completions/slurminit
@@ -195,8 +194,8 @@ LABEL org.opencontainers.image.title="slurminit" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       io.slurminit.gpu-type="${GPU_TYPE}" \
       io.slurminit.slurm-version="${SLURM_VERSION}"
-# Docker detects a change of readiness within two seconds, with one command in ten seconds: each command waits for a change,
-# at most nine seconds. (Engines before 25 know no --start-interval.)
+# Docker detects a change of readiness within two seconds, with one command every ten seconds: each command waits at most nine seconds for a change. (Engines
+# before 25 do not support --start-interval.)
 HEALTHCHECK --interval=1s --timeout=20s --start-period=60s --retries=3 CMD ["/usr/local/bin/slurminit", "health", "--wait", "10", "--hold", "9"]
 STOPSIGNAL SIGTERM
 # Absolute paths: a derived image may set another PATH. Arguments after the image name in `docker run` are a command for the cluster. Verbs: docker exec NAME slurminit status
@@ -211,7 +210,7 @@ COPY docker/demo-gpus /usr/local/bin/demo-gpus
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
 ENTRYPOINT ["/usr/local/bin/demo-gpus", "/usr/local/bin/slurminit", "run", "--"]
-# In the last layer of each target, because it differs after each commit.
+# The commit is in the last layer of each target, because it differs after each commit.
 ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
@@ -221,9 +220,9 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
-# Accounting, the REST API and logins: slurmdbd and a database of its own, slurmrestd, and sshd, which runs where [login] has a port. The database's
-# tables are made here, so that the first start copies a directory. The SSH package makes host keys, which no image may contain; its set-user-id
-# programs serve host-based authentication and hide an agent from its user's other programs, and neither is used.
+# Accounting, the REST API and logins: slurmdbd and a database of its own, slurmrestd, and sshd, which runs if [login] has a port. The database's tables are
+# created here, so that the first start only copies a directory. The SSH package creates host keys, which no image may contain. Its set-user-id and set-group-id
+# programs serve host-based authentication and hide an agent from its user's other programs; neither is used.
 FROM vendor AS full
 ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/accounting/ /

@@ -24,8 +24,8 @@ variable "EXTRA_CA_CERTS_FILE" { default = "" }
 
 # The image that the programs are compiled in.
 variable "BUILDER" { default = "debian:trixie-slim" }
-# The Slurm releases of src/model/inventory/slurm.rs, a test compares them: from the base's packages, or from source if `source` names a version.
-# `sha256` is that of slurm-VERSION.tar.bz2. docker/release refuses a source without one: download it, compare it with the checksum on
+# The Slurm releases, as in src/model/inventory/slurm.rs (a test compares them): from the base's packages, or from source if `source` names a
+# version. `sha256` is that of slurm-VERSION.tar.bz2. docker/release refuses a source without one: download it, compare it with the checksum on
 # https://www.schedmd.com/download-slurm/, and write it here.
 variable "SLURM" {
   default = [
@@ -40,8 +40,8 @@ variable "SLURM" {
     },
   ]
 }
-# Images of vendors with compilers and libraries, with a release of SLURM from source: the packages of their Ubuntu 24.04 are too old. Not in
-# the group release: whether the vendor's licence lets you publish them is for you to decide.
+# Vendors' images with compilers and libraries, with a Slurm release from source, because the packages of their Ubuntu 24.04 are too old. They are
+# not in the group release: whether the vendor's licence lets you publish them is for you to decide.
 variable "TOOLKITS" {
   default = [
     { name = "cuda", gpu = "nvidia", release = "26.05", base = "nvidia/cuda:12.9.1-devel-ubuntu24.04" },
@@ -50,21 +50,22 @@ variable "TOOLKITS" {
 }
 # The files of docker/slurm-patches, for the labels.
 variable "SLURM_PATCHES" { default = "25.05-login-environment-without-namespaces.patch" }
-# The release of the tag `latest` and of tags without a release, the only one with images for Intel.
+# The release of the tag `latest` and of tags without a release. Only this release has images for Intel.
 variable "DEFAULT_RELEASE" { default = "24.11" }
 
 group "default" { targets = ["slurm-24-11"] }
 group "release" { targets = ["image", "demo"] }
 group "toolkits" { targets = ["toolkit"] }
 
-# The words of a tag, without the empty ones.
+# Joins the non-empty words of a tag.
 function "tag" {
   params = [words]
   result = "${IMAGE}:${join("-", compact(words))}"
 }
 
-# Of the release 24.11 for NVIDIA in slurminit 0.1.0: 0.1.0-24.11-nvidia and 24.11-nvidia; of the default release also 0.1.0-nvidia and nvidia, or
-# 0.1.0 and latest. docker/release never changes a tag that begins with a version, and moves the other ones.
+# The tags of an image. The release 24.11 for NVIDIA in slurminit 0.1.0 has 0.1.0-24.11-nvidia and 24.11-nvidia. The default release also has
+# 0.1.0-nvidia and nvidia, or without a vendor 0.1.0 and latest. docker/release never changes a tag that begins with a version, but moves the
+# other tags.
 function "tags" {
   params = [release, suffix]
   result = concat(
@@ -81,7 +82,7 @@ function "of_toolkit" {
   result = merge([for slurm in SLURM : slurm if slurm.release == toolkit.release][0], { base = toolkit.base })
 }
 
-# The image, by its digest where that is known.
+# The image, with its digest if that is known.
 function "pinned" {
   params = [image]
   result = lookup(jsondecode(BASE_DIGESTS), image, "") == "" ? image : "${image}@${lookup(jsondecode(BASE_DIGESTS), image, "")}"
@@ -140,7 +141,7 @@ target "image" {
   target = stage
   args = of_base(build.slurm, build.gpu)
   labels = of_slurm(build.slurm)
-  # AMD's and Intel's libraries are packaged for this one.
+  # AMD's and Intel's libraries are packaged only for this platform.
   platforms = build.gpu == "amd" || build.gpu == "intel" ? ["linux/amd64"] : split(",", PLATFORMS)
   tags = tags(build.slurm.release, join("-", compact([build.gpu == "none" ? "" : build.gpu, stage == "image" ? "" : stage])))
 }
@@ -163,7 +164,7 @@ target "toolkit" {
   target = "image"
   args = of_base(of_toolkit(toolkit), toolkit.gpu)
   labels = of_slurm(of_toolkit(toolkit))
-  # AMD publishes its images for this one.
+  # AMD publishes its images only for this platform.
   platforms = toolkit.gpu == "amd" ? ["linux/amd64"] : split(",", PLATFORMS)
   tags = concat(["${IMAGE}:${toolkit.name}"], tags(toolkit.release, toolkit.name))
 }

@@ -111,7 +111,7 @@ start_engine() {
     if [ -d /run/systemd/system ]; then
         log="journalctl -u docker"
         as_root systemctl start docker || true
-    # Debian 12's service fails where it may not raise limits.
+    # Debian 12's service fails if it may not raise limits.
     elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; } 8>&- 9>&-; then
         log=/var/log/dockerd.log
         # Detached: a reader of this script's output must not wait for the engine.
@@ -173,7 +173,7 @@ ensure_engine() {
     engine_answers || die "the Docker engine does not answer: $engine_error"
 }
 
-# For packages of Debian 13 that can be installed on Debian 12.
+# Installs a package of Debian 13 that also works on Debian 12.
 install_of_debian_13() { # PACKAGE
     local package=$1 dir mirror
     mirror=$(debian_mirror)
@@ -293,7 +293,7 @@ build_image() { # TAG, then docker build's arguments
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
     base=$base_image
     for argument; do [[ $argument != BASE_IMAGE=* ]] || base=${argument#BASE_IMAGE=}; done
-    # A base image that was created here, or is yet to be pulled, has none.
+    # A base image that was created here, or is yet to be pulled, has no digest.
     digest=$("${docker_cmd[@]}" image inspect --format '{{join .RepoDigests " "}}' "$base" 2>/dev/null) || digest=''
     digest=${digest#*@}
     arguments+=(--build-arg "BASE_DIGEST=${digest%% *}")

@@ -69,7 +69,7 @@ project_name() {
     basename "${name:-$PWD}" | tr '[:upper:]' '[:lower:]' | tr -cd 'a-z0-9_-' | sed 's/^[_-]*//'
 }
 
-# Whether this directory has been set up for the GPUs of this host, or has another cluster than the project.
+# Whether this directory has been set up for the GPUs of this host, or has a cluster other than this project.
 has_other_cluster() { # PROJECT
     [ -z "$(configured_gpu_type)" ] || return 0
     [ -z "$(own_lines)" ] || is_project_of_own_lines "$1" || return 0
@@ -89,8 +89,7 @@ refuse_project_of_another_directory() { # PROJECT
         --format '{{.Label "com.docker.compose.project.working_dir"}}' | sort -u)
 }
 
-# Whether the kernel lists a GPU of a vendor that slurminit supports: on the PCI bus, in WSL2, or an integrated one of NVIDIA's.
-# HOST_ROOT is for tests.
+# Whether the kernel lists a GPU of a vendor that slurminit supports: on the PCI bus, in WSL2, or an integrated NVIDIA GPU. HOST_ROOT is for tests.
 has_gpu() {
     local device vendor
     for device in "${HOST_ROOT:-}"/sys/bus/pci/devices/*; do

@@ -3,10 +3,10 @@
 //! PID 1 runs this in a child. The port cannot be reserved across a restart, because Slurm binds it itself. A process is
 //! killed only on proof that it has the port: one of its descriptors is the socket that the kernel lists for the port.
 //!
-//! A process can hide its descriptors from root without CAP_SYS_PTRACE, and no other interface of the kernel shows who has a
-//! socket. Nothing is killed then: the user that the kernel lists for the socket is reported, and PID 1 tries again.
+//! A process can hide its descriptors from root without CAP_SYS_PTRACE, and no other kernel interface shows which process has a
+//! socket. In that case nothing is killed: the user that the kernel lists for the socket is reported, and PID 1 tries again.
 //!
-//! Everything is done by root: a helper with the user's ID could be killed by the user.
+//! All of this runs as root: the user could kill a helper that has the user's ID.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -64,7 +64,7 @@ pub fn free(port: Port<'_>) -> bool {
     true
 }
 
-/// The standard library sets the same socket option as Slurm.
+/// Whether the port is taken. Like Slurm, the standard library sets SO_REUSEADDR.
 fn is_taken(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
 }
@@ -159,8 +159,8 @@ impl Attempt<'_> {
     }
 }
 
-/// Kills the owners of sockets that these users created. A user can pass a socket to a process of another user: such a process ends
-/// only if the socket's user has no process with it.
+/// Kills the owners of sockets that these users created. A user can pass a socket to a process of another user. Such a process is
+/// killed only if no process of the user who created the socket has it.
 fn kill(owners: Vec<Process>, uids: &BTreeSet<u32>) -> Vec<Process> {
     let (of_uids, others): (Vec<_>, Vec<_>) = owners.into_iter().partition(|process| uids.contains(&process.uid));
     let ended = if of_uids.is_empty() { others } else { of_uids };

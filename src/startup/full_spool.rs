@@ -13,17 +13,17 @@ use model::prepared::Prepared;
 use slurm::client::{Client, limit};
 use sys::{report, trusted_path};
 
-/// A file in the run directory: the disk was full, and the node has not been checked since.
+/// A file in the run directory. It exists if the disk was full and the node has not been checked since.
 const MARKER: &str = "spool-was-full";
-/// Below this free space, in bytes, a batch job can fail.
+/// A batch job can fail if less than this space, in bytes, is free.
 const FULL: u64 = 1 << 20;
-/// Above it the node can take jobs again.
+/// The node can take jobs again if at least this space, in bytes, is free.
 const FREE: u64 = 16 << 20;
 
-/// Notes that slurmd's spool directory is full, or resumes the node that this has drained.
+/// Records that slurmd's spool directory is full, or resumes a node that was drained for this reason.
 ///
 /// # Errors
-/// The note cannot be written, or slurmctld does not respond.
+/// The record cannot be written, or slurmctld does not respond.
 pub fn check(run: &Path) -> anyhow::Result<()> {
     let Some(prepared) = status::read(run)?.snapshot.prepared else { return Ok(()) };
     let Some(free) = prepared.spool_directories.iter().filter_map(|spool| free_bytes(spool)).min() else {

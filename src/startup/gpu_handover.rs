@@ -1,12 +1,13 @@
-//! Ends what other users still have open of a GPU when it is given to a job.
+//! Kills processes of other users that still have a GPU open when the GPU is given to a job.
 //!
-//! Only where the job's user alone may open the GPU's device file meanwhile (`install::give_device_file`). The file was closed at the end of
-//! the previous job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
-//! whatever user they belong to. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
-//! user has had this GPU since the container's start; those of other users are left alone, because one user could have them killed.
+//! Runs only where the job's user is the only one who may open the GPU's device file (`install::give_device_file`). The file was closed to
+//! its user at the end of the previous job, so no process can open it any more, but a process that has it open, or mapped, keeps it. A
+//! process whose descriptors or mappings show the file is killed, whatever user it belongs to. A process that hides what it has open
+//! (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) is killed only if its user has had this GPU since the container's start. Otherwise
+//! one user could have the hidden processes of others killed.
 //!
-//! NVIDIA's libraries open every GPU that they may, so a program on one GPU of a user also has those of the user's other jobs open. A
-//! process of a running job is therefore left alone if its user has another GPU now; it is logged.
+//! NVIDIA's libraries open every GPU that they may open, so a program that uses one GPU of a user also has the GPUs of the user's other
+//! jobs open. A process of a running job is therefore only logged if its user has another GPU now.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -50,7 +51,7 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
     // Only root can create or rename a file in /dev.
     let device_files = SearchTarget::Files(devices.clone());
     let (former_uids, other_gpu_uids) = (former_users(run, devices), holders_of_other_gpus(run, devices));
-    // The GPU watchers have no other rights than to open GPUs.
+    // The GPU watchers have no rights except to open GPUs.
     let watcher = users::local(install::WATCHER_USER).map(|user| user.uid);
     let others = |process: &Process| process.uid != user && Some(process.uid) != watcher;
     let adopters = proc::ancestors().map(|ancestor| ancestor.pid).collect();
@@ -103,8 +104,9 @@ fn device_list(devices: &BTreeSet<String>) -> String {
     devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// A process that a daemon of root's keeps for a session, such as sshd's: it hides because it had root's rights. A job's process has
-/// slurmstepd as its parent, and a user's own one none of root's, or an adopter: the kernel reparents orphans to an ancestor of the daemons.
+/// Whether a root daemon such as sshd keeps this process for a login session: it hides its descriptors because it had root's rights. A
+/// job's process has slurmstepd as its parent. The parent of a user's own process does not belong to root, or is an adopter: the
+/// kernel reparents orphans to an ancestor of the daemons.
 fn is_login(process: &Process, adopters: &BTreeSet<i32>) -> bool {
     process.parent > 1
         && !adopters.contains(&process.parent)
@@ -178,7 +180,7 @@ pub fn was_given(run: &Path, device: &str) -> bool {
     !former_users(run, &BTreeSet::from([device.to_owned()])).is_empty()
 }
 
-/// The users that have another GPU now, because a job of theirs has it.
+/// The users whose running jobs have GPUs other than these.
 fn holders_of_other_gpus(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let others =
@@ -196,7 +198,7 @@ pub fn record_user(run: &Path, devices: &BTreeSet<String>, user: u32) -> io::Res
     if new_lines.is_empty() {
         return Ok(());
     }
-    // A short line is appended as a whole, also if prologs of several jobs run at the same time.
+    // A short line is appended as a whole, even if prologs of several jobs run at the same time.
     let mut options = OpenOptions::new();
     let mut file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(record(run))?;
     file.write_all(new_lines.as_bytes())

@@ -15,11 +15,11 @@ use machine::{Snapshot, UnitState};
 use slurm::client::limit;
 use slurm::nodes::own;
 
-/// The first polling interval of slurmctld while no job can run; it doubles. Slurm has no event for this.
+/// The first interval between two queries of slurmctld while no job can run. It doubles each time, because Slurm has no event for this.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause.
+/// The longest interval between two queries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A command with less time may fail for that reason alone.
+/// The minimum time limit of a command: with less time it may fail for that reason alone.
 const LEAST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Whether PID 1 responds and no essential daemon has been given up.
@@ -34,13 +34,13 @@ pub fn check_liveness(directory: &Path) -> (bool, String) {
     }
 }
 
-/// When the cluster counts as ready.
+/// The conditions under which the cluster is reported as ready.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readiness {
     /// How long to wait until it is ready.
     pub wait: Duration,
-    /// A cluster that has been ready for at least this time is watched for so long, and a change is reported at once; one that has just
-    /// become ready is reported at once.
+    /// A cluster that has been ready for at least this time is watched for the same time, and a change is reported at once. A cluster
+    /// that has just become ready is reported at once.
     pub hold: Duration,
     /// Whether a node that is drained is ready while it has jobs.
     pub allows_draining: bool,
@@ -89,7 +89,8 @@ fn stay_ready(directory: &Path, watcher: &StatusWatcher, readiness: Readiness) -
         .map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
 }
 
-/// A check is at most two commands, and a wait includes its last check. Under a CPU quota that busy jobs use up, a command takes seconds.
+/// The time limit of one command. A check runs at most two commands, and a wait includes its last check. If busy jobs use up a CPU quota,
+/// a command takes seconds.
 fn command_limit(wait: Duration, remaining: Duration) -> Duration {
     if wait.is_zero() { limit::STATUS } else { (remaining / 2).min(limit::COMMAND) }
 }

@@ -49,7 +49,7 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
         note_id_of(config);
         return Ok(exit_code::SUCCESS);
     }
-    // The job of a command that has just ended: nothing has to be stopped for it.
+    // After the command has ended, its job may still be completing. Nothing has to be stopped for such a job.
     while !queue.is_empty() && queue.iter().all(QueuedJob::is_completing) && begin.elapsed() < grace {
         pause(POLL_INTERVAL);
         queue = SLURM.jobs(&Jobs::default())?;
@@ -62,7 +62,7 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
     Ok(code)
 }
 
-/// Most stops find no job, and need both answers.
+/// Queries both at the same time: most stops find no job, and need both answers.
 fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConfig, QueryError>) {
     std::thread::scope(|scope| {
         let config = std::thread::Builder::new().spawn_scoped(scope, || SLURM.config());
@@ -72,8 +72,8 @@ fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConf
     })
 }
 
-/// Like [`quiesce`], for the jobs of one node of several; then the node leaves the cluster. With the controller in this container it stays,
-/// because jobs that request it by name would become invalid.
+/// Like [`quiesce`], but for the jobs of one node of several; then the node leaves the cluster. If the controller is in this container, the
+/// node stays, because jobs that request it by name would become invalid.
 pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool) -> anyhow::Result<u8> {
     let code = quiesce::run(node, grace, on_stop, true)?;
     match with_controller {
@@ -98,7 +98,7 @@ fn note_id_of(config: Result<RunningConfig, QueryError>) {
     }
 }
 
-/// Requeues the jobs that were running when the previous start ended without an ordered stop.
+/// Requeues the jobs that were running when the previous start ended without a clean stop.
 pub fn recover(node: &str) -> anyhow::Result<()> {
     requeue_orphans(node, None)?;
     account::run(node, true)?;
@@ -145,7 +145,8 @@ const STOP_REASON: &str = "the container stops";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SLURM: Client = Client::with_timeout(limit::JOBS);
 
-/// `node_filter`: the node whose jobs are meant, in a cluster with other nodes.
+/// Requeues or fails the jobs that an earlier start left behind. `node_filter`: in a cluster with other nodes, the node whose jobs are
+/// handled.
 fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> {
     let orphans = jobs_on_the_node(node_filter)?;
     if orphans.is_empty() {
@@ -156,7 +157,7 @@ fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> 
         "jobs lost at the last end of the container: {jobs}; requeueing them; those with --no-requeue fail",
         jobs = job_names(&orphans).join(",")
     ));
-    // A person's drain keeps its reason.
+    // An administrator's drain keeps its reason.
     let reason = match persistent_drain(node)? {
         Some(report) => format!("reason={}", report.reason),
         None => format!("reason={OUR_REASON}jobs of the previous start were lost"),
@@ -171,7 +172,7 @@ fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The jobs that an ordered stop has notified.
+/// The jobs that a clean stop has notified.
 fn notified_of_stop() -> anyhow::Result<BTreeSet<String>> {
     let which = Jobs { states: &["RUNNING", "SUSPENDED"], ..Jobs::default() };
     let rows = SLURM.job_columns(&which, &[("JobID", 16), ("admin_comment", 64)])?;
@@ -179,9 +180,9 @@ fn notified_of_stop() -> anyhow::Result<BTreeSet<String>> {
     Ok(notified.map(|[id, _]| id).collect())
 }
 
-/// Slurm makes a requeued job wait two minutes, in case the node is faulty; this one is not. slurmd rejects a launch
-/// request from the same second in which it ended the job (Slurm 24.11, `cred_context.c`, `slurm_cred.c`), so
-/// the start is set to the next second. A failed job refuses a start time, and needs none.
+/// Slurm makes a requeued job wait two minutes, in case the node is faulty, but this node is not. slurmd rejects a launch request from the
+/// same second in which it ended the job (Slurm 24.11, `cred_context.c`, `slurm_cred.c`), so the start is set to the next second. Slurm
+/// refuses a start time for a failed job, which needs none.
 fn start_soon(job: &str) {
     start_after(job, 1);
 }
@@ -190,8 +191,8 @@ fn start_after(job: &str, seconds: u32) {
     let _ = SLURM.update_job(job, &[format!("starttime=now+{seconds}")]);
 }
 
-/// The report of a node that was drained by a person, or for a cause that a start does not fix. Code that closes such a node must
-/// keep its drain reason, because the next start would remove the drain otherwise.
+/// The report of a node that was drained by an administrator, or for a cause that a start does not fix. Code that closes such a node must
+/// keep its drain reason, because the next start would otherwise remove the drain.
 fn persistent_drain(node: &str) -> anyhow::Result<Option<NodeReport>> {
     Ok(SLURM.node_reports(node)?.into_iter().find(NodeReport::is_permanently_closed))
 }
@@ -201,7 +202,7 @@ fn job_names<'a>(jobs: impl IntoIterator<Item = &'a QueuedJob>) -> Vec<&'a str> 
     jobs.into_iter().map(|job| job.id.as_str()).collect()
 }
 
-/// The nodes of this container: several where they are simulated.
+/// The names of this container's nodes: several if nodes are simulated.
 fn node_names(node: &str) -> Vec<String> {
     hostlist::names(node).unwrap_or_else(|| vec![node.to_owned()])
 }

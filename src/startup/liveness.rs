@@ -1,7 +1,7 @@
 //! Checks whether the daemons respond.
 //!
-//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It distinguishes a hung
-//! daemon from a slow one. Time in which this process itself could not run does not count.
+//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It distinguishes a hung daemon from a slow
+//! one. Time in which this process itself could not run is not counted.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -56,8 +56,8 @@ type Attempt = (usize, Result<(), Failure>);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// After this many broken results in a row, the daemon is not just restarting itself.
 const MIN_BROKEN: u32 = 5;
-/// A single wait counts for at most twice this long. Otherwise a frozen container, or a machine without CPU time for
-/// this process, would count against the daemon.
+/// A single wait is counted as at most twice this time. Otherwise time in which the container was frozen, or this process had no CPU time,
+/// would count against the daemon.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// A check without a result yet.
@@ -68,7 +68,7 @@ struct PendingCheck {
     /// CPU work of the process when the answer became late, and how often it had been scheduled.
     work: Option<(work::Work, u64)>,
     why: Option<String>,
-    /// Number of results in a row that found it broken.
+    /// Number of consecutive results that found the daemon broken.
     broken: u32,
 }
 
@@ -162,7 +162,7 @@ fn run_commands(check: &LivenessCheck, running: &AtomicU32, deadline: Duration) 
     check.commands.iter().try_fold(Vec::new(), execute).map(drop)
 }
 
-/// The command as the unit's user, with the unit's variables.
+/// Builds the command to run as the unit's user, with the unit's variables.
 fn command_of(check: &LivenessCheck, words: &[String]) -> std::io::Result<Command> {
     let mut command = match &check.user {
         Some(user) => {
@@ -212,8 +212,8 @@ fn execute(
     })
 }
 
-/// Whether a Slurm command reports that it could not even send the request (`fatal()` in its `src/common/log.c`), such as for a mistake in
-/// slurm.conf, which the command reads now and the daemon has read long ago.
+/// Whether a Slurm command reports that it could not even send the request (`fatal()` in its `src/common/log.c`). An example is a mistake
+/// in slurm.conf: the command reads the file now, but the daemon read it long ago.
 fn has_fatal_error(program: &str, stderr: &[u8]) -> bool {
     let word = format!("{}: fatal: ", program.rsplit('/').next().unwrap_or(program));
     String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))

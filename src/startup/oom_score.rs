@@ -1,9 +1,9 @@
 //! Keeps `oom_score_adj` of jobs' and users' processes above that of the daemons.
 //!
-//! PID 1 runs this in a child while the cluster runs. The kernel has no unprivileged event for a new
-//! process. But each dynamically linked program opens the loader's cache when it starts, and that wakes this process.
-//! Children inherit the raised value, so only the first process of a family has to be caught in time. What the kernel kills all the same
-//! is reported with its job. Files in a tmpfs outlive the kills: if they leave the daemons no memory, PID 1 ends the container.
+//! PID 1 runs this in a child while the cluster runs. The kernel has no unprivileged event for a new process. But each dynamically linked
+//! program opens the loader's cache when it starts, and that wakes this process. Children inherit the raised value, so only the first
+//! process of a family has to be caught in time. If the kernel kills a job's process nevertheless, the kill is reported with the job. Files
+//! in a tmpfs outlive the kills: if they leave the daemons no memory, PID 1 ends the container.
 
 mod kills;
 mod people;
@@ -28,13 +28,13 @@ use watch::memory_use;
 
 /// The first file that ld.so(8) opens.
 const LOADERS_CACHE: &str = "/etc/ld.so.cache";
-/// The longest pause after a look, so that a flood of new processes costs at most five looks per second.
+/// The longest pause after a scan, so that a flood of new processes causes at most five scans per second.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// The shortest pause: what the first programs of a job do must be seen before the kernel kills one.
+/// The shortest pause after a scan: the first programs of a job must be found before the kernel kills one.
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
-/// A flood has ended if nothing happened for so long.
+/// A flood is over if no process has started for this time.
 const QUIET: Duration = Duration::from_secs(1);
-/// The longest time between two looks: a program may be statically linked, and a user may lower the value again.
+/// The longest time between two scans: a program may be statically linked, and a user may lower the value again.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the count of OOM kills is read on cgroup v1, which has no event for it.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,11 +53,11 @@ pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
     let mut interval = SHORT_PAUSE;
     loop {
         if let Some(starts) = &starts {
-            // ldconfig replaces the file.
+            // ldconfig replaces the file, so the watch is set again each time.
             let _ = starts.add_watch(LOADERS_CACHE, AddWatchFlags::IN_OPEN);
             let _ = starts.read_events();
         }
-        // Before the list: a process that is killed afterwards is missing from the next one.
+        // Read the count before the list of processes: a process that is killed later is missing from the next list.
         let count = kills.read_count();
         let processes = Processes::read();
         people::raise_scores(&spared, &processes);
@@ -69,7 +69,7 @@ pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
                 "files in memory (tmpfs, /dev/shm) fill the memory limit; users with most memory: {users}",
                 users
             ));
-            // Their processes were killed for files of another user.
+            // The processes of these jobs were killed because of another user's files.
             let slurm = Client::with_timeout(limit::COMMAND);
             kills.recent_jobs().for_each(|job| drop(slurm.run("scontrol", &["requeue", &job.to_string()])));
             return exit_code::MEMORY_FULL;
@@ -86,7 +86,7 @@ fn do_files_fill(limit_mib: u64) -> bool {
     (memory_use::bytes_of_files() >> 20) + tmpfs::RESERVED_MIB > limit_mib
 }
 
-/// Waits for a new program, an OOM kill, or the longest time between two looks.
+/// Waits for a new program, an OOM kill, or the longest time between two scans.
 fn wait(starts: Option<&Inotify>, kills: &Kills) {
     let until = Instant::now() + MAX_INTERVAL;
     let starts = starts.map(|starts| PollFd::new(starts.as_fd(), PollFlags::POLLIN));

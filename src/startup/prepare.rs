@@ -55,7 +55,7 @@ pub struct Sources<'a> {
     pub config: Option<&'a Path>,
     /// The directory below which everything is read and written.
     pub root: &'a Path,
-    /// An inventory that replaces detection.
+    /// The file of an inventory that replaces detection.
     pub inventory: Option<&'a Path>,
     /// Checksums of the configuration that PID 1 uses.
     pub held: Option<&'a StartOnlyTables>,
@@ -231,7 +231,7 @@ fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Invento
     })
 }
 
-/// The result for PID 1.
+/// Builds the result that is sent to PID 1.
 fn prepared_result(
     config: &Config,
     root: &Path,
@@ -321,7 +321,7 @@ fn text_of(planned: &Planned, name: FileName) -> &str {
     planned.files.iter().find(|file| file.name == name).map_or("", |file| &file.text)
 }
 
-/// Gives the GPUs' device files only to the users of the jobs that have them. A running job keeps its own.
+/// Restricts the GPUs' device files to the users of the jobs that have the GPUs. A running job keeps its own.
 fn close_device_files(planned: &Planned) -> Option<Finding> {
     let prolog = planned.plan.prolog.as_ref().filter(|prolog| prolog.gives_gpus)?;
     if !is_only_value(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
@@ -369,8 +369,8 @@ fn has_saved_jobs(state: &Path) -> bool {
     ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }
 
-/// Whether there is no file but slurminit's lock. slurmctld writes the first (`clustername`) at once; directories may be
-/// slurminit's.
+/// Whether the directory contains no file except slurminit's lock. slurmctld writes its first file (`clustername`) at once.
+/// Directories are not counted, because slurminit may have created them.
 fn is_empty(state: &Path) -> bool {
     let is_file = |entry: std::io::Result<std::fs::DirEntry>| {
         let kind =
@@ -392,7 +392,7 @@ fn report_or_fail(report_progress: ReportProgress<'_>, event: &PrepareEvent) -> 
 /// The inventory from a file, or from detection.
 pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
     let Some(path) = file else {
-        // The same variable as in `slurminit detect`.
+        // Reads the same environment variable as `slurminit detect`.
         let mut options = probe::Options::from_environment(
             root.to_owned(),
             config.supervise.detect_timeout(config.gpu.detect_timeout),

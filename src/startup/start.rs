@@ -35,7 +35,7 @@ impl Cluster {
         self.config.as_deref()
     }
 
-    /// The configuration alone.
+    /// The configuration without these options.
     ///
     /// # Errors
     /// The configuration is invalid.
@@ -63,7 +63,7 @@ impl Cluster {
         Ok((config, held))
     }
 
-    /// The same options as a command line of another process, in another directory.
+    /// These options as arguments for another process, which may run in another directory.
     ///
     /// # Errors
     /// The configuration's path is relative, and there is no current directory.
@@ -111,7 +111,7 @@ fn role(running: &Snapshot) -> Role {
     }
 }
 
-/// A cluster, and the command that it is for.
+/// The options of the cluster, and the command to run in it.
 #[derive(Debug, clap::Args)]
 pub struct Start {
     /// The options of the cluster.

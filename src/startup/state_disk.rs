@@ -12,7 +12,8 @@ use config::Paths;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// Required free space beside a second copy of the state, in bytes: the state may have grown since the last save.
+/// Required free space in addition to a second copy of the state, in bytes: the state may have grown since the last
+/// save.
 const RESERVE: u64 = 256 << 10;
 /// Name of the file of a test write.
 const TEST_FILE: &str = "slurminit.trial";
@@ -43,7 +44,7 @@ pub fn directory(paths: &Paths) -> PathBuf {
 /// Checks that there is room to save. Writes nothing, so any user may call it.
 ///
 /// # Errors
-/// There is too little room. A directory that cannot be read counts as having enough.
+/// There is too little room. A directory that cannot be read is treated as having enough.
 pub fn check_free_space(state: &Path) -> Result<(), CannotSave> {
     let Ok(disk) = statvfs(state) else { return Ok(()) };
     let path = || state.to_owned();
@@ -59,7 +60,7 @@ pub fn check_free_space(state: &Path) -> Result<(), CannotSave> {
     }
 }
 
-/// Like [`check_free_space`], and tries to write as much as a save would. For root and slurmctld's user.
+/// Like [`check_free_space`], and tries to write as much as a save would. Only root and slurmctld's user can do this.
 ///
 /// # Errors
 /// The directory cannot be written.

@@ -1,8 +1,8 @@
 //! Closes the sockets of slurmstepd to users.
 //!
-//! slurmstepd gives its socket the mode 0777, and each connection is a thread of root's without a limit (Slurm 22.05 to 26.05,
+//! slurmstepd gives its socket the mode 0777, and starts a thread as root for each connection, without a limit (Slurm 22.05 to 26.05,
 //! `slurmstepd/req.c`). A slurmstepd that cannot create a thread exits, so under `--pids-limit` any user could end any job. Slurm has no
-//! setting for it, and the commands of users go through slurmd. So the socket gets the mode 0600 as soon as the kernel reports it.
+//! setting for this, and users' commands go through slurmd. So the socket gets the mode 0600 as soon as the kernel reports it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -49,9 +49,9 @@ impl<'a> StepSocket<'a> {
     }
 }
 
-/// The mode for sockets: slurmd runs as root.
+/// The mode for sockets. Only slurmd uses them, as root.
 const CLOSED: u32 = 0o600;
-/// The pause before another attempt to watch. Until then new sockets are closed after this time at most.
+/// The pause before the next attempt to watch. If watching fails, new sockets are closed at this interval.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts a thread that closes the sockets in slurmd's spool directories.
@@ -88,7 +88,7 @@ fn close_all(directories: &[PathBuf]) -> anyhow::Result<Infallible> {
             directories.iter().zip(&opened).map(|(path, dir)| Ok((inotify.add_watch(path, events)?, dir))).collect();
         Ok((inotify, watches?))
     });
-    // After the watch exists, so that none is missed; and also if there is none.
+    // Runs after the watches are set, so that no socket is missed, and also if they cannot be set.
     opened.iter().for_each(close_existing);
     let (inotify, watches) = watched?;
     loop {
@@ -103,7 +103,7 @@ fn close_all(directories: &[PathBuf]) -> anyhow::Result<Infallible> {
     }
 }
 
-/// Opens a spool directory. Where others can replace names, one could be another socket of root's.
+/// Opens a spool directory. If others could replace names, a name could be changed to another of root's sockets.
 fn open(path: &Path) -> anyhow::Result<Dir> {
     let directory = trusted_path::open(Path::new("/"), path)?;
     directory.require_ours()?;
@@ -116,7 +116,7 @@ fn close_existing(directory: &Dir) {
     }
 }
 
-/// Closes a socket of slurmstepd. One that has ended has none any more.
+/// Closes a socket of slurmstepd to users. If the slurmstepd has ended, its socket is gone.
 fn close(directory: &Dir, name: &str) {
     let is_open = |socket: &std::fs::Metadata| {
         socket.file_type().is_socket() && socket.uid() == 0 && socket.mode() & 0o777 & !CLOSED != 0

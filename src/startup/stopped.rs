@@ -1,7 +1,7 @@
 //! Stops processes of users for a while.
 //!
-//! A helper resumes them: it is started before the first is stopped, gets each by a pipe before it is stopped, and acts when the
-//! pipe ends. So they are resumed even if this program is killed.
+//! A helper process resumes them, even if this program is killed. It is started before the first process is stopped, receives
+//! each process over a pipe before that process is stopped, and resumes all of them when the pipe is closed.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write as _};
@@ -16,7 +16,7 @@ use sys::proc::{Handle, Process};
 
 /// Maximum number of rounds: each stops the processes that were created since the last one.
 const MAX_PASSES: usize = 50;
-/// The limit for the end of a killed process, in ms.
+/// How long a killed process may take to end, in ms.
 const END_TIMEOUT_MS: u16 = 200;
 
 /// Processes by PID and start time.
@@ -30,7 +30,7 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
-    /// Stops all processes of these users, also those that are created meanwhile.
+    /// Stops all processes of these users, including those that are created meanwhile.
     pub(crate) fn stop_all(&mut self, uids: &BTreeSet<u32>) {
         for _ in 0..MAX_PASSES {
             let is_running = |process: &Process| uids.contains(&process.uid) && !open_files::is_stopped(process);
@@ -47,7 +47,7 @@ impl Stopped {
         if self.helper.is_none() {
             self.helper = start_helper().ok();
         }
-        // A pipe without a reader fails; std ignores SIGPIPE.
+        // Writing to a pipe without a reader fails, because std ignores SIGPIPE.
         let pipe = self.helper.as_mut().and_then(|helper| helper.stdin.as_mut());
         let is_recorded = pipe.is_some_and(|pipe| pipe.write_all(format!("{}:{}\n", key.0, key.1).as_bytes()).is_ok());
         if is_recorded {
@@ -98,7 +98,7 @@ fn resume(list: &List) {
     }
 }
 
-/// Waits for the end of a killed process, which has then closed its descriptors; a ring (io_uring(7)) is closed a moment later.
+/// Waits for the end of a killed process. Its descriptors are then closed; an io_uring(7) ring is closed a moment later.
 pub(crate) fn await_end(handle: &Handle) {
     if let Some(descriptor) = handle.descriptor() {
         let _ = poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], PollTimeout::from(END_TIMEOUT_MS));

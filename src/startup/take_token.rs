@@ -51,8 +51,8 @@ pub enum TokenRejection {
     ExecFailed(io::Error),
 }
 
-/// Saves the token, if there is one. `option`: the option is on the command line, with or without a value. Does not return if the
-/// token came by command line or environment: this process is then executed again.
+/// Saves the token, if there is one. `option`: `--join` on the command line, with or without a value. Does not return if the token
+/// came from the command line or the environment: this process is then executed again.
 pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), TokenRejection> {
     let option = match option {
         Some(None) => return Err(TokenRejection::MissingValue(OPTION)),

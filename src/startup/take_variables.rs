@@ -87,7 +87,7 @@ fn save(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     let directory = match bytes {
         None => match trusted_path::open(root, Path::new(DIRECTORY)) {
             Ok(directory) => directory,
-            // The file must not be writable by others.
+            // If the directory is missing, nothing was saved. If others can write to it, it is left alone.
             Err(_) => return Ok(()),
         },
         Some(_) => {
@@ -105,8 +105,8 @@ fn save(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
 }
 
 /// Executes this program again without the key, if a verb that does not start a cluster was given one: `docker exec` and health checks
-/// pass on the container's environment. A child of this process has its environment until the child's own exec, where root's jobs can read
-/// it in /proc, and so has this process itself for as long as it waits.
+/// pass on the container's environment. Otherwise root's jobs could read the key in /proc: in the environment of this process while it
+/// waits, and in that of each child until the child's own exec.
 pub fn drop_keys() {
     if [MUNGE_KEY, JOIN].iter().any(|name| std::env::var_os(name).is_some()) {
         let mut words = std::env::args_os();

@@ -1,4 +1,4 @@
-//! The test job: `true` as a job of root on this node, where a file of Slurm is the user's own.
+//! The test job: runs `true` as a job of root on this node, if one of Slurm's files is the user's own.
 //!
 //! Slurm reads programs and plugins that only jobs use at the first job. A Prolog that fails then drains the node, and a TaskProlog or an
 //! MPI plugin that is missing fails each job. So one job shows that jobs run, before the container is ready.
@@ -21,22 +21,22 @@ use sys::report;
 use sys::tool;
 use sys::tool::answer::Answer;
 
-/// What a TaskProlog in Python needs, in MiB; a node with less offers all that it has.
+/// The memory of the job, in MiB: enough for a TaskProlog in Python. On a node with less, the job requests all of the node's memory.
 const MEMORY_MIB: u64 = 256;
-/// For each of the commands that follow the job.
+/// The client for the commands that follow the job, each with its own timeout.
 const CLEANUP: Client = Client::with_timeout(Duration::from_secs(5));
 /// The pause between two queries of the node while its Epilog runs; Slurm has no event for its end.
 const EPILOG_POLL: Duration = Duration::from_millis(20);
 /// The length of the symptom in the node's reason, in characters.
 const MAX_SYMPTOM_LENGTH: usize = 200;
 
-/// The result.
+/// The outcome of the test job.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Ran,
-    /// Slurm did not start it: the rules of an account or a partition, or nothing is free.
+    /// Slurm did not start the job: the rules of an account or a partition forbid it, or no resources are free.
     NotTried(String),
-    /// It started and failed, or Slurm drained the node because of it.
+    /// The job started and failed, or Slurm drained the node because of it.
     Failed(String),
 }
 
@@ -84,7 +84,7 @@ fn test(node: &str, deadline: Instant, limit: Duration) -> Outcome {
         return if has_started { Outcome::Failed(text) } else { Outcome::NotTried("srun timed out".to_owned()) };
     }
     let mut reports = Vec::new();
-    // The job has ended for srun; its Epilog may run.
+    // srun has reported the end of the job, but its Epilog may still be running.
     loop {
         reports = sinfo(CLEANUP)
             .map_or(reports, |output| output.lines().filter_map(Place::parse).map(|place| place.report).collect());
@@ -125,7 +125,7 @@ impl Place {
         })
     }
 
-    /// The default partition, or else the first one that is up; why no job may start now.
+    /// The default partition, or else the first one that is up. The error is the reason why no job may start now.
     fn choose(output: &str) -> Result<Self, String> {
         let places: Vec<Self> = output.lines().filter_map(Self::parse).collect();
         if let Some(busy) = places.iter().find(|place| place.report.state != "idle" || !place.report.responding) {
@@ -142,7 +142,7 @@ impl Place {
             format!("--nodelist={node}"),
             format!("--partition={}", self.partition),
             format!("--mem={}", self.memory_mib.min(MEMORY_MIB)),
-            // A whole minute more than this process has.
+            // At least a minute longer than the time limit of this process.
             format!("--time={}", limit.as_secs() / 60 + 2),
             "true".to_owned(),
         ];
@@ -150,7 +150,7 @@ impl Place {
     }
 }
 
-/// Before these texts srun has no allocation (24.11 to 26.05, `allocate.c`).
+/// srun's messages if it gets no allocation (24.11 to 26.05, `allocate.c`).
 const NOT_ALLOCATED: [&str; 2] = ["Unable to allocate resources: ", "Job submit/allocate failed: "];
 
 fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
@@ -159,12 +159,12 @@ fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
         Answer::Missing => return Outcome::NotTried("srun is not installed here".to_owned()),
         Answer::Silent => return Outcome::NotTried("srun timed out".to_owned()),
     };
-    // `srun: error: text`, `slurmstepd-box: error: text`.
+    // Parses `srun: error: text` and `slurmstepd-box: error: text`.
     let errors: Vec<&str> = stderr.lines().filter_map(|line| Some(line.split_once(": error: ")?.1.trim())).collect();
     if errors.iter().any(|line| NOT_ALLOCATED.iter().any(|text| line.contains(text))) {
         return Outcome::NotTried(printable::short(&errors.join("; "), MAX_SYMPTOM_LENGTH));
     }
-    // root sets the reason of an administrator.
+    // A reason set by root comes from an administrator.
     let drained = reports.iter().find(|report| report.state.starts_with("drain") && !report.is_roots);
     match (drained, succeeded) {
         (Some(report), _) => Outcome::Failed(report.reason.clone()),
@@ -178,7 +178,7 @@ fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
 
 const SCRIPT: &str = "it cannot be executed (does its interpreter exist?), or it exits with a code other than 0";
 
-/// Part of a symptom, the key of slurm.conf that it concerns, and the cause.
+/// Part of a symptom, the key of slurm.conf that it refers to, and the cause.
 const CAUSES: [(&str, &str, &str); 6] = [
     ("Epilog error", "Epilog", SCRIPT),
     ("TaskProlog", "TaskProlog", SCRIPT),

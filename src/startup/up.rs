@@ -28,7 +28,7 @@ const LOG_DIRECTORY: &str = "/var/log";
 const LOG_NAME: &str = "slurminit.log";
 /// Maximum number of last lines to show.
 const MAX_LINES: usize = 20;
-/// The part of the log that is read for them, in bytes.
+/// The number of bytes at the end of the log that are read to find these lines.
 const TAIL_BYTES: u64 = 16 << 10;
 /// How much longer than its own deadline a stop may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -122,7 +122,8 @@ pub fn last_lines() -> Vec<String> {
     lines[lines.len().saturating_sub(MAX_LINES)..].to_vec()
 }
 
-/// Waits for the end of the slurminit beside another PID 1, at most for the timeout of its stop. Returns whether it has ended.
+/// Waits until a slurminit that runs beside another PID 1 has ended, at most for the timeout of its stop. Returns whether it has
+/// ended.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
     let Some(handle) = Handle::of(status.process.pid, status.process.start_ticks) else { return true };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
@@ -141,7 +142,7 @@ pub fn detach() {
     let numbers = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(numbers).collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > libc::STDERR_FILENO) {
-        // This process has not opened any yet. The descriptor of the list itself is closed already.
+        // This process has not opened any descriptors yet. The descriptor of the list itself is closed already.
         let _ = nix::unistd::close(descriptor);
     }
 }

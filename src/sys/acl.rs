@@ -8,27 +8,27 @@ use nix::errno::Errno;
 
 use crate::system_calls::{get_xattr, set_xattr};
 
-/// The attribute with the list of a file.
+/// The extended attribute that holds a file's access list.
 pub const ACCESS: &CStr = c"system.posix_acl_access";
-/// The attribute of a directory with the list that new entries get.
+/// The extended attribute that holds a directory's default list, which new entries inherit.
 const DEFAULT: &CStr = c"system.posix_acl_default";
 
-/// The version of a list (`linux/posix_acl_xattr.h`), and the tags of its entries (`linux/posix_acl.h`).
+/// The format version of a list (`linux/posix_acl_xattr.h`). The tags below are from `linux/posix_acl.h`.
 const VERSION: u32 = 2;
-/// The owner.
+/// Tag of the owner's entry.
 pub const OWNER: u16 = 1;
-/// The user with the ID of the entry.
+/// Tag of an entry for the user whose ID it contains.
 pub const USER: u16 = 2;
-/// The group.
+/// Tag of the entry for the file's group.
 pub const GROUP: u16 = 4;
-/// The most that users, the group and other groups get. A list with this entry takes the place of the mode's bits for the group.
+/// Tag of the mask: the maximum rights of the listed users, the group and the listed groups. It replaces the mode's group bits.
 pub const MASK: u16 = 0x10;
-/// All others.
+/// Tag of the entry for all others.
 pub const OTHER: u16 = 0x20;
-/// The ID of an entry without one.
+/// The ID in an entry that refers to no specific user or group.
 pub const NO_ID: u32 = u32::MAX;
 
-/// A list of entries: tag, permission (as in a mode, 0 to 7) and ID, in the kernel's order.
+/// Encodes a list of entries: tag, permission (as in a mode, 0 to 7) and ID. They must be in the kernel's order.
 pub fn encode(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let entry = |(tag, permission, id): &(u16, u16, u32)| {
         [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -36,7 +36,7 @@ pub fn encode(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     VERSION.to_le_bytes().into_iter().chain(entries.iter().flat_map(entry)).collect()
 }
 
-/// The entries of a list.
+/// Decodes the entries of a list.
 pub fn decode(list: &[u8]) -> impl Iterator<Item = (u16, u16, u32)> {
     list.get(4..).unwrap_or_default().chunks_exact(8).map(|entry| {
         let [a, b, c, d, e, f, g, h] = *entry else { return (0, 0, NO_ID) };
@@ -44,11 +44,12 @@ pub fn decode(list: &[u8]) -> impl Iterator<Item = (u16, u16, u32)> {
     })
 }
 
-/// Has the kernel close everything that is created in the directory to all but its owner. A later chmod(2) by the creator opens it to
-/// other users only with bits for others, not with those for the group. Returns whether the file system has access control lists.
+/// Makes the kernel deny access to everything that is created in the directory to all users but its owner. A later chmod(2) by the
+/// creator grants access only through the bits for others, not through those for the group. Returns whether the file system supports
+/// access control lists.
 ///
 /// # Errors
-/// The kernel's.
+/// The system call fails.
 pub fn close_new_entries(directory: &impl AsFd) -> io::Result<bool> {
     let list = encode(&[(OWNER, 7, NO_ID), (GROUP, 0, NO_ID), (MASK, 7, NO_ID), (OTHER, 0, NO_ID)]);
     match set_xattr(&path_of(directory)?, DEFAULT, &list) {
@@ -57,10 +58,10 @@ pub fn close_new_entries(directory: &impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether the list of an open file gives its owner access and no other user.
+/// Whether the access list of an open file grants access to its owner and to no other user.
 ///
 /// # Errors
-/// The kernel's.
+/// The system call fails.
 pub fn is_owner_only(file: &impl AsFd) -> io::Result<bool> {
     match get_xattr::<1024>(&path_of(file)?, ACCESS) {
         Ok(list) => Ok(decode(&list).all(|(tag, permission, _)| matches!(tag, OWNER | MASK) || permission == 0)),
@@ -69,7 +70,7 @@ pub fn is_owner_only(file: &impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// The path of an open file for the system calls that take one.
+/// The path of an open file, for system calls that take a path.
 ///
 /// # Errors
 /// None in practice.

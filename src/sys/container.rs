@@ -1,5 +1,5 @@
-//! Which processes belong to this container. With a shared PID namespace (`--pid=host`, `--pid=container:NAME`, `shareProcessNamespace`) /proc also has
-//! processes of other containers or the host.
+//! Which processes belong to this container. With a shared PID namespace (`--pid=host`, `--pid=container:NAME`, `shareProcessNamespace`)
+//! /proc also lists processes of other containers or the host.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::proc;
 /// The inode of the host's cgroup namespace (`PROC_CGROUP_INIT_INO`, `linux/proc_ns.h`).
 const HOST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// This container, by the cgroups of this process.
+/// This container, identified by the cgroups of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// The text of /proc/self/cgroup.
@@ -44,8 +44,8 @@ impl Container {
         fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroups| self.has(&cgroups))
     }
 
-    /// Whether a process with these cgroups (the text of /proc/PID/cgroup) belongs to this container. Those of others are outside the root of
-    /// the own cgroup namespace, or outside the own cgroup where the namespace is the host's.
+    /// Whether the process with these cgroups (the text of /proc/PID/cgroup) belongs to this container. The cgroups of other containers are
+    /// outside the root of this process's cgroup namespace. If that is the host's namespace, they are outside this process's own cgroup.
     pub fn has(&self, cgroups: &str) -> bool {
         fn split(line: &str) -> Option<(&str, &str)> {
             let (hierarchy, rest) = line.split_once(':')?;

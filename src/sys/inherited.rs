@@ -15,7 +15,7 @@ use crate::system_calls::{SignalAction, is_ignored, replace_signal_mask, set_act
 
 /// The highest signal number of Linux (`_NSIG`).
 pub const MAX_SIGNAL: i32 = 64;
-/// glibc reserves these two and refuses a handler.
+/// The signals that glibc reserves. It refuses a handler for them.
 pub const GLIBC_SIGNALS: [i32; 2] = [32, 33];
 
 /// The umask of slurminit and of everything that it starts, except the container's command: users must reach its directories.
@@ -41,14 +41,14 @@ pub(crate) extern "C" fn before_main() {
 /// The signal mask, the ignored signals and the umask at the start of slurminit. Its children get them back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inherited {
-    /// Bit n-1 stands for signal n.
+    /// The blocked signals: bit n-1 stands for signal n.
     mask: u64,
     ignored: Vec<i32>,
     umask: u32,
 }
 
 impl Inherited {
-    /// Records these, blocks all signals until PID 1 has its handlers, and sets [`UMASK`].
+    /// Records the current state, blocks all signals until PID 1 has its handlers, and sets [`UMASK`].
     pub fn capture() -> Self {
         let ignored = (1..=MAX_SIGNAL)
             .filter(|signal| match *signal {
@@ -61,7 +61,7 @@ impl Inherited {
         Self { mask, ignored, umask: umask(UMASK).bits() }
     }
 
-    /// Applies these to this process, a child about to exec. Handlers need no reset: `execve` resets them.
+    /// Restores the recorded state in this process, a child that is about to exec. Handlers need no reset: `execve` resets them.
     pub fn restore(&self) {
         for signal in 1..=MAX_SIGNAL {
             let action = if self.ignored.contains(&signal) { SignalAction::Ignore } else { SignalAction::Default };
@@ -91,7 +91,7 @@ pub fn set_mask(mask: u64) {
     replace_signal_mask(mask);
 }
 
-/// The bit of a signal in a mask of the kernel.
+/// The bit of a signal in a kernel signal mask.
 pub const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
@@ -123,7 +123,7 @@ pub fn reexecute(words: Vec<OsString>, removed: &[&str], inherited: Option<&Inhe
     }
 }
 
-/// The arguments with the option after the verb, replacing one of an earlier re-execution.
+/// Inserts the option after the verb, replacing that of an earlier re-execution.
 fn with_inherited(mut words: Vec<OsString>, inherited: Option<&Inherited>) -> io::Result<Vec<OsString>> {
     let Some(inherited) = inherited else { return Ok(words) };
     if let Some(at) = words.iter().take_while(|word| *word != "--").position(|word| word == OPTION) {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn reads_back_mask_with_real_time_signals() {
-        // The mask of this thread only.
+        // This changes the mask of this thread only.
         let before = block_all();
         let mask = bit(libc::SIGTERM) | bit(64);
         set_mask(mask);

@@ -12,9 +12,9 @@ use model::task::Task;
 
 /// The file name of PID 1's program, in the same directory as slurminit.
 pub const PROGRAM: &str = "slurminit-init";
-/// The directories of Slurm's and the system's programs.
+/// The search path for Slurm's and the system's programs.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The option with the descriptor. `--` and the command follow it.
+/// The option that takes the descriptor. `--` and the command follow it.
 pub const TASK_OPTION: &str = "--task";
 
 /// The content of the memory file.
@@ -32,7 +32,7 @@ impl InitTask {
     /// Writes the memory file. It stays open across an exec.
     ///
     /// # Errors
-    /// The seccomp profile forbids memfd_create(2), or there is no memory.
+    /// The seccomp profile forbids memfd_create(2), or memory is exhausted.
     pub fn write(&self) -> io::Result<File> {
         let mut file = File::from(memfd_create("slurminit task", MFdFlags::empty())?);
         file.write_all(&serde_json::to_vec(self)?)?;

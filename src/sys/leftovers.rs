@@ -51,8 +51,7 @@ impl Processes {
             && self.iter().filter(|process| process.uid == job.uid).all(|process| leftovers.contains(&process.pid))
     }
 
-    /// Whether the user has, or may have, a step of another job here: a step that just starts has no process of its
-    /// user yet.
+    /// Whether the user has, or may have, a step of another job here: a step that is just starting has no process of its user yet.
     pub fn has_other_steps(&self, job: &Job) -> bool {
         let is_other = |process: &&Process| matches!(&process.role, Role::Step(step) if step.as_ref().is_none_or(|step| step.job != job.id));
         self.iter().filter(is_other).any(|step| {
@@ -100,7 +99,7 @@ pub fn leftovers(
     let owner = |pid: i32| suspect_owner(job, &running, evidence.get(&pid));
     let owners: BTreeMap<i32, SuspectOwner> =
         suspects.iter().map(|process| (process.pid, owner(process.pid))).collect();
-    // If the user has nothing else on the node, nothing else can be hit.
+    // If the user has no other job on the node, every suspect must belong to the ended job.
     let is_alone = !all.has_other_steps(job);
     let is_of_ended_job = |pid: i32| owners.get(&pid) == Some(&SuspectOwner::EndedJob) || known.contains(&pid);
     let is_of_running_job = |pid: i32| owners.get(&pid) == Some(&SuspectOwner::RunningJob);

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// `path` below `root`.
+/// Joins `path`, which may be absolute, to `root`.
 pub fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }

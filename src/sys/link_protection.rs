@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::under;
 
-/// The settings in /proc/sys/fs. The kernel is the host's, and so are they.
+/// The settings in /proc/sys/fs. They are the host's, because containers share its kernel.
 pub const NAMES: [&str; 4] = ["protected_symlinks", "protected_hardlinks", "protected_fifos", "protected_regular"];
 
 /// The settings that are off.

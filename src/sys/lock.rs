@@ -22,7 +22,7 @@ const MAX_LENGTH: u64 = 20;
 #[derive(Debug, Default)]
 pub struct Lock {
     file: Option<Flock<File>>,
-    /// Fixes on the way to the run directory.
+    /// Repairs made to the parents of the run directory.
     pub repaired: Vec<RepairedPath>,
 }
 

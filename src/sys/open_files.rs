@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::proc::{self, Process, Stat, parse};
 
-/// The limit for reading all descriptors.
+/// The time limit for reading all descriptors.
 const DEADLINE: Duration = Duration::from_millis(800);
 
 /// The sockets or files to search for.
@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_millis(800);
 pub enum SearchTarget {
     /// Sockets with these inodes.
     Sockets(BTreeSet<u32>),
-    /// Files with these paths, also if they are only mapped.
+    /// Files with these paths, even if they are only mapped.
     Files(BTreeSet<String>),
 }
 
@@ -49,8 +49,8 @@ enum Evidence {
     Nothing,
 }
 
-/// The processes among these that have the target open. A process with so many descriptors that they cannot be read in
-/// time is hidden.
+/// The processes among these that have the target open. A process with too many descriptors to be read in time is returned
+/// as hidden.
 pub fn find(mut processes: Vec<Process>, target: &SearchTarget) -> Owners {
     let until = Instant::now() + DEADLINE;
     // Processes with few descriptors come first, so that a process with a million of them delays no other.
@@ -89,7 +89,7 @@ fn evidence(pid: i32, target: &SearchTarget) -> Evidence {
     found
 }
 
-/// A mapping outlives its descriptor.
+/// Checks the mappings too, because a mapping outlives its descriptor.
 fn evidence_of_maps(pid: i32, target: &SearchTarget) -> Evidence {
     match fs::read_to_string(format!("/proc/{pid}/maps")) {
         Ok(maps) => match maps
@@ -129,14 +129,14 @@ fn evidence_of_thread(thread: &Path, target: &SearchTarget) -> Evidence {
     found
 }
 
-/// Whether a descriptor may hold files that have no descriptor: a Unix socket with unread ones (`SCM_RIGHTS`), or a
-/// ring with registered ones (io_uring_register(2)).
+/// Whether a descriptor may hold files that have no descriptor of their own: a Unix socket with unread descriptors in its queue
+/// (`SCM_RIGHTS`), or an io_uring with registered files (io_uring_register(2)).
 fn may_hold_files(link: &str, info: impl FnOnce() -> String) -> bool {
     link == "anon_inode:[io_uring]"
         || link.starts_with("socket:") && parse::field(&info(), "scm_fds").is_some_and(|count| count != "0")
 }
 
-/// All living processes of this container of users other than root.
+/// All living processes of this container that do not belong to root.
 pub fn user_processes() -> Vec<Process> {
     living(|uid| uid != 0)
 }
@@ -152,7 +152,7 @@ fn living(is_included: impl Fn(u32) -> bool) -> Vec<Process> {
     living.filter(|process| !process.is_dead && is_included(process.uid)).collect()
 }
 
-/// Whether the process is stopped (SIGSTOP). If its first thread has ended, the others show it.
+/// Whether the process is stopped (SIGSTOP). If its first thread has ended, the state of the other threads decides.
 pub fn is_stopped(process: &Process) -> bool {
     if process.state != 'Z' {
         return matches!(process.state, 'T' | 't');
@@ -165,7 +165,7 @@ pub fn is_stopped(process: &Process) -> bool {
     states.filter(|state| *state != 'Z').all(|state| matches!(state, 'T' | 't'))
 }
 
-/// `socket:[123]`.
+/// Parses `socket:[123]`.
 fn inode(link: &str) -> Option<u32> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

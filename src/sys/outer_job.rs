@@ -1,4 +1,4 @@
-//! Variables of a job that must not become the input of another one.
+//! Removes variables of one job that must not become the input of another.
 //!
 //! Slurm's commands read their options from the same variables in which a job finds its allocation. Two kinds are dropped:
 //!
@@ -20,9 +20,9 @@ use crate::trusted_path;
 
 const JOB_ID: &str = "SLURM_JOB_ID";
 const CONF: &str = "SLURM_CONF";
-/// The values of these distinguish a job of this cluster from the outer one.
+/// Variables whose values distinguish a job of this cluster from the outer job.
 const IDENTITY: [&str; 3] = [JOB_ID, "SLURMD_NODENAME", "SLURM_CLUSTER_NAME"];
-/// Prefixes of a job's variables. `PMI` is that of its MPI.
+/// Prefixes of a job's variables. `PMI` is for MPI.
 const PREFIXES: [&str; 5] = ["SLURM_", "SLURMD_", "SBATCH_MEM_BIND", "SBATCH_CPU_BIND", "PMI"];
 /// The file of the recorded variables, in [`Paths::GIVEN`].
 const RECORD: &str = "outer-job";
@@ -67,14 +67,15 @@ fn value<'a>(variables: &'a [Variable], name: &str) -> Option<&'a OsStr> {
     variables.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_os_str())
 }
 
-/// The variables with which no cluster may start: an outer job's, and `SLURM_CONF`, which names another configuration than the daemons'.
+/// The variables that must not be set when a cluster starts: an outer job's, and `SLURM_CONF`, which names another configuration than the
+/// daemons'.
 fn of_outer_job(variables: &[Variable]) -> Vec<Variable> {
     let is_in_job = value(variables, JOB_ID).is_some();
     let is_dropped = |name: &OsStr| name == CONF || is_in_job && has_prefix(name, &PREFIXES);
     variables.iter().filter(|(name, _)| is_dropped(name)).cloned().collect()
 }
 
-/// Variables of this process with which no cluster may start, and which are to be removed from PID 1's environment.
+/// The variables of this process that must not be set when a cluster starts, and that are to be removed from PID 1's environment.
 pub fn variables() -> Vec<OsString> {
     of_outer_job(&environment()).into_iter().map(|(name, _)| name).collect()
 }
@@ -98,7 +99,7 @@ pub fn warning(names: &[OsString]) -> Option<String> {
 pub fn record(root: &Path, names: &[OsString]) -> io::Result<()> {
     let given = Path::new(Paths::GIVEN);
     if names.is_empty() {
-        // Without the directory there is no record.
+        // Without the directory there is no record to remove.
         return trusted_path::open(root, given).map_or(Ok(()), |directory| directory.remove(RECORD));
     }
     let mut repaired = Vec::new();
@@ -121,7 +122,7 @@ fn parse(record: &[u8]) -> Vec<Variable> {
     record.split(|byte| *byte == 0).filter_map(pair).collect()
 }
 
-/// The recorded variables that this process still has. A job of this cluster has its own.
+/// The recorded variables that this process still has with the same values. A job of this cluster has values of its own.
 fn still_there(variables: &[Variable], recorded: &[Variable]) -> Vec<OsString> {
     let is_same = |name: &str| value(variables, name) == value(recorded, name);
     let is_outer = IDENTITY.iter().all(|name| is_same(name));
@@ -139,7 +140,7 @@ fn environment() -> Vec<Variable> {
 
 /// Removes the variables of an outer job of another Slurm from a command's environment.
 pub fn remove_from(command: &mut Command) {
-    // The daemons and their children have neither.
+    // The daemons and their children have neither variable.
     if [JOB_ID, CONF].iter().all(|name| std::env::var_os(name).is_none()) {
         return;
     }
@@ -149,8 +150,8 @@ pub fn remove_from(command: &mut Command) {
     }
 }
 
-/// Removes the variables of an outer job of another Slurm from the environment of a command that requests a new allocation, and those of the
-/// request of the job that it runs in.
+/// Removes the variables of an outer job of another Slurm from the environment of a command that requests a new allocation. Also removes
+/// the request of the job in which the command runs.
 pub fn remove_request_from(command: &mut Command) {
     if std::env::var_os(JOB_ID).is_some() {
         std::env::vars_os().filter(|(name, _)| has_prefix(name, &REQUEST)).for_each(|(name, _)| {
@@ -208,7 +209,7 @@ mod tests {
         let recorded = pairs(OUTER);
         let dropped = |text: &str| names(&still_there(&pairs(text), &recorded));
         assert_eq!(dropped(OUTER), "SLURM_JOB_ID SLURMD_NODENAME SLURM_CLUSTER_NAME SLURM_CONF SLURM_JWT SLURM_NTASKS");
-        // `docker exec --env` wins.
+        // Variables set with `docker exec --env` are kept.
         assert_eq!(
             dropped(&OUTER.replace("NTASKS=4", "NTASKS=2").replace("CONF=/x", "CONF=/y")),
             "SLURM_JOB_ID SLURMD_NODENAME SLURM_CLUSTER_NAME SLURM_JWT"

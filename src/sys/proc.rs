@@ -39,8 +39,8 @@ pub fn own_id() -> ProcessId {
     ProcessId { pid, start_ticks: stat(pid).map_or(0, |stat| stat.start) }
 }
 
-/// Whether the process runs. A process with its PID that started at another time is another one, and a zombie does not run: a PID 1 other than
-/// slurminit may leave zombies unreaped.
+/// Whether the process is running. A process with the same PID but another start time is a different process. A zombie is not running: a
+/// PID 1 other than slurminit may leave zombies unreaped.
 pub fn is_running(id: ProcessId) -> bool {
     stat(id.pid).is_some_and(|stat| stat.start == id.start_ticks && !stat.is_dead())
 }
@@ -50,10 +50,10 @@ pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&text(pid, "stat")?)
 }
 
-/// The program that supervises the daemons, as the kernel names it.
+/// The kernel's name for the program that supervises the daemons.
 const SUPERVISOR: &str = "slurminit-init";
 
-/// The ancestors of this process, from the parent upwards, as far as this PID namespace has them.
+/// The ancestors of this process, from the parent upwards, up to the top of this PID namespace.
 pub fn ancestors() -> impl Iterator<Item = Stat> {
     std::iter::successors(stat(getppid().as_raw()), |child| stat(child.parent))
 }
@@ -155,7 +155,7 @@ impl Process {
         })
     }
 
-    /// PID and start time, which no other process has.
+    /// PID and start time, which together are unique.
     pub const fn key(&self) -> (i32, u64) {
         (self.pid, self.start)
     }
@@ -206,7 +206,7 @@ impl FromIterator<Process> for Processes {
 }
 
 impl Processes {
-    /// Reads all processes. It is no snapshot: each is read at another moment.
+    /// Reads all processes. The result is not a consistent snapshot: each process is read at a different moment.
     pub fn read() -> Self {
         pids().filter_map(Process::read).collect()
     }
@@ -221,7 +221,8 @@ impl Processes {
         self.0.values()
     }
 
-    /// From the parent upwards. A PID may have been reused between two reads and form a loop, so the number of processes limits the walk.
+    /// The ancestors, from the parent upwards. A PID may have been reused between two reads and form a loop, so the number of processes
+    /// limits the walk.
     pub fn ancestors(&self, process: &Process) -> impl Iterator<Item = &Process> {
         let first = self.get(process.parent);
         std::iter::successors(first, |process| self.get(process.parent)).take(self.0.len())

@@ -1,4 +1,4 @@
-//! Messages of the programs that PID 1 runs: reports for its log, or text where a person runs them.
+//! Messages of the programs that PID 1 runs: structured reports for its log, or plain text if a person runs the program.
 
 use std::io::Write as _;
 use std::process::Command;

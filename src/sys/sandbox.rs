@@ -46,7 +46,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Cause and fix if no process could be started; those of the other reasons depend on the probe.
+    /// Cause and fix if no process could be started. For the other errors they depend on the probe.
     pub const NO_PROCESS: (&str, &str) = (
         "the container's limit of processes or file descriptors is reached",
         "raise the limits (docker run --pids-limit, --ulimit nofile)",
@@ -80,7 +80,7 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
         Self { child, started: Instant::now(), answer: PhantomData }
     }
 
-    /// Waits for the next answer until `deadline`. After an error there is none.
+    /// Waits for the next answer until `deadline`. After an error there are no more answers.
     ///
     /// # Errors
     /// As for [`Self::finish`].
@@ -126,7 +126,7 @@ impl Child {
         let parent = getpid();
         // The verbs that run detection are single-threaded.
         let pid = fork(|| {
-            // Only the copy in the child.
+            // This closes only the child's copy.
             let _ = close(read_end.as_raw_fd());
             run_child(parent, write_end, work)
         })?;

@@ -15,9 +15,9 @@ pub const JOIN: &str = "SLURMINIT_JOIN";
 pub struct SecretVariable {
     /// The name.
     pub name: &'static str,
-    /// The secret.
+    /// A description of the secret, for messages.
     pub content: &'static str,
-    /// The file that only root needs to read.
+    /// The file that can hold the secret instead; only root needs to read it.
     pub file: &'static str,
 }
 
@@ -28,7 +28,7 @@ pub const ALL: [SecretVariable; 3] = [
     SecretVariable { name: JOIN, content: "the munge key in a join token", file: JOIN_SECRET },
 ];
 
-/// The file that holds a cluster token in place of [`JOIN`].
+/// The file that can hold a cluster token instead of [`JOIN`].
 pub const JOIN_SECRET: &str = "/run/secrets/slurminit.join";
 
 /// Removes the variables from the environment of a program to be executed.

@@ -37,14 +37,14 @@ pub struct Tcp {
     pub inode: u32,
 }
 
-/// Who has the other end of a connection open.
+/// The owner of the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherEnd {
-    /// This user, of this network namespace.
+    /// A process of this user in this network namespace.
     User(u32),
-    /// It is closed.
+    /// The other end is closed.
     Closed,
-    /// It is on another machine, or the kernel does not support the request.
+    /// The other end is on another machine, or the kernel does not support the request.
     Unknown,
 }
 
@@ -64,7 +64,8 @@ pub fn listeners(port: u16) -> Option<Vec<Tcp>> {
     tcp(1 << LISTEN, port)
 }
 
-/// All sockets with this local port. Before Linux 6.8 without those that are bound but neither listen nor are connected.
+/// All sockets with this local port. Before Linux 6.8, sockets that are bound but neither listening nor connected are
+/// missing.
 pub fn bound(port: u16) -> Option<Vec<Tcp>> {
     tcp(ANY_STATE, port)
 }
@@ -82,7 +83,7 @@ fn tcp(states: u32, port: u16) -> Option<Vec<Tcp>> {
     Some(all.filter(|tcp| tcp.local.port() == port).collect())
 }
 
-/// Who has the other end of a connection open. A user can close its end while this one is still waiting for accept(2).
+/// The owner of the other end of a connection. A user can close its end while this end is still waiting for accept(2).
 pub fn other_end(stream: &TcpStream) -> OtherEnd {
     let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return OtherEnd::Closed };
     let (own, peer) = (canonical(own), canonical(peer));
@@ -153,7 +154,7 @@ fn header(length: u32) -> Vec<u8> {
     bytes
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2` for a local port.
+/// Builds a request for a local port: `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn inet_request(family: u8, states: u32, port: u16) -> Vec<u8> {
     const LENGTH: u32 = 16 + 56;
     let mut bytes = header(LENGTH);
@@ -164,7 +165,8 @@ fn inet_request(family: u8, states: u32, port: u16) -> Vec<u8> {
     bytes
 }
 
-/// `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and inode.
+/// Parses `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and
+/// inode.
 fn inet(body: &[u8]) -> Option<Tcp> {
     let is_listening = *body.get(1)? == LISTEN;
     let is_ipv4 = i32::from(*body.first()?) == libc::AF_INET;
@@ -181,7 +183,7 @@ fn inet(body: &[u8]) -> Option<Tcp> {
     Some(Tcp { local: end(4, 8)?, peer: end(6, 24)?, is_listening, uid: u32_at(body, 64)?, inode: u32_at(body, 68)? })
 }
 
-/// `struct nlmsghdr` and `struct unix_diag_req`; asks for name and owner.
+/// Builds a request for the name and owner of all Unix sockets: `struct nlmsghdr` and `struct unix_diag_req`.
 fn unix_request() -> Vec<u8> {
     const LENGTH: u32 = 16 + 24;
     const SHOW: u32 = 1 | 64;
@@ -194,7 +196,7 @@ fn unix_request() -> Vec<u8> {
     bytes
 }
 
-/// `struct unix_diag_msg`: family, type, state, inode and a cookie; then attributes, each with length and kind.
+/// Parses `struct unix_diag_msg`: family, type, state, inode and a cookie; then attributes, each with length and kind.
 fn unix_message(body: &[u8]) -> Option<Unix> {
     let mut socket = Unix { is_listening: *body.get(2)? == LISTEN, ..Unix::default() };
     for (kind, value) in attributes(body.get(16..)?) {

@@ -54,7 +54,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Sets the action of a signal, also of a real-time one, which nix does not support.
+/// Sets the action of a signal, including real-time signals, which nix does not support.
 pub fn set_action(signal: i32, action: SignalAction) {
     let action = match action {
         SignalAction::Default => libc::SIG_DFL,
@@ -64,7 +64,7 @@ pub fn set_action(signal: i32, action: SignalAction) {
     unsafe { libc::signal(signal, action) };
 }
 
-/// Calls `handler` at each arrival of a signal, also of a fault such as SIGSEGV. The handler must be async-signal-safe: no lock, no
+/// Calls `handler` at each arrival of a signal, including a fault such as SIGSEGV. The handler must be async-signal-safe: no lock, no
 /// allocation, no panic. It may return from a fault only after it has reset the signal's action.
 ///
 /// # Errors
@@ -79,8 +79,8 @@ pub fn handle_signal(signal: i32, handler: impl Fn(SignalOrigin) + Send + Sync +
     unsafe { signal_hook_registry::register_unchecked(signal, action) }.map(drop)
 }
 
-/// Sets the signals that this thread blocks and returns the previous ones, with the real-time signals, which nix does not support. Bit n-1 stands for
-/// signal n. glibc never blocks its own two signals.
+/// Sets the signals that this thread blocks and returns the previous ones, including real-time signals, which nix does not support. Bit n-1
+/// stands for signal n. glibc never blocks its own two signals.
 pub(crate) fn replace_signal_mask(mask: u64) -> u64 {
     // SAFETY: an all-zero sigset_t is valid, all pointers are to these two, and the call cannot fail with these arguments.
     unsafe {
@@ -94,7 +94,7 @@ pub(crate) fn replace_signal_mask(mask: u64) -> u64 {
     }
 }
 
-/// kill(2), also with a real-time signal, which nix does not support. A process that has ended is not an error.
+/// kill(2) that also supports real-time signals, which nix does not. A process that has ended is not an error.
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: a system call without pointers.
     unsafe { libc::kill(pid, signal) };
@@ -110,7 +110,7 @@ pub fn pidfd_open(pid: i32) -> Option<OwnedFd> {
     }
 }
 
-/// Sends a signal, also a real-time one. A process that has ended is not an error.
+/// Sends a signal, which may be a real-time signal. A process that has ended is not an error.
 pub fn pidfd_send_signal(handle: &OwnedFd, signal: i32) {
     // SAFETY: with a null siginfo the kernel fills it in as kill(2) does.
     unsafe {
@@ -138,7 +138,8 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// A child that has ended and was not reaped yet, or `None` while all children live. nix's wait fails if a real-time signal ended the child.
+/// A child that has ended but has not been reaped, or `None` while all children live. nix's wait fails if a real-time signal ended the
+/// child.
 ///
 /// # Errors
 /// `ECHILD` if there are no children.
@@ -169,7 +170,8 @@ pub fn reap(zombie: Pid) -> ExitStatus {
     }
 }
 
-/// Takes ownership of a descriptor that the program before the exec left open. Call it once for each, before this process opens its own.
+/// Takes ownership of a descriptor that the program before the exec left open. Call this once per descriptor, before this process opens any
+/// of its own.
 pub fn adopt_descriptor(number: RawFd) -> OwnedFd {
     // SAFETY: nothing else in this process owns the number, as this function's documentation requires.
     unsafe { OwnedFd::from_raw_fd(number) }
@@ -184,11 +186,11 @@ pub fn async_fd(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>>
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
-/// Receives a datagram into `buffer` without waiting. Returns its length and the sender's PID, which the kernel guarantees on a socket
-/// with `SO_PASSCRED`; 0 if it sent none.
+/// Receives a datagram into `buffer` without waiting. Returns its length and the sender's PID, which the kernel guarantees on a socket with
+/// `SO_PASSCRED`. The PID is 0 if the kernel stored none.
 ///
-/// The control buffer has no room for file descriptors, so the kernel closes any that come along. nix and rustix cannot do this: nix makes
-/// it an error, and rustix's PID cannot be the 0 of a sender in another PID namespace.
+/// The control buffer has no room for file descriptors, so the kernel closes any that arrive. nix and rustix cannot do this: nix returns an
+/// error, and rustix's PID type cannot be 0, which is the PID of a sender in another PID namespace.
 ///
 /// # Errors
 /// `EAGAIN` if no datagram is queued.
@@ -224,7 +226,7 @@ pub fn receive_with_sender(socket: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(
 /// Removes an extended attribute.
 ///
 /// # Errors
-/// The kernel's: `ENODATA` without the attribute, `EOPNOTSUPP` if the file system has none.
+/// The system call's error: `ENODATA` if the attribute is missing, `EOPNOTSUPP` if the file system does not support attributes.
 pub fn remove_xattr(file: &CStr, name: &CStr) -> nix::Result<()> {
     // SAFETY: both strings end with a NUL.
     Errno::result(unsafe { libc::removexattr(file.as_ptr(), name.as_ptr()) }).map(drop)
@@ -233,7 +235,7 @@ pub fn remove_xattr(file: &CStr, name: &CStr) -> nix::Result<()> {
 /// Sets an extended attribute of a file. The path may be `/proc/self/fd/N`.
 ///
 /// # Errors
-/// The kernel's: `EOPNOTSUPP` if the file system has none.
+/// The system call's error: `EOPNOTSUPP` if the file system does not support attributes.
 pub fn set_xattr(file: &CStr, name: &CStr, value: &[u8]) -> nix::Result<()> {
     // SAFETY: both strings end with a NUL, and the kernel reads `value.len()` bytes of the value.
     Errno::result(unsafe { libc::setxattr(file.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) })
@@ -243,7 +245,8 @@ pub fn set_xattr(file: &CStr, name: &CStr, value: &[u8]) -> nix::Result<()> {
 /// The value of an extended attribute of at most `N` bytes. The path may be `/proc/self/fd/N`.
 ///
 /// # Errors
-/// The kernel's: `ENODATA` without the attribute, `ERANGE` if it is longer, `EOPNOTSUPP` if the file system has none.
+/// The system call's error: `ENODATA` if the attribute is missing, `ERANGE` if it is longer, `EOPNOTSUPP` if the file system does not
+/// support attributes.
 pub fn get_xattr<const N: usize>(file: &CStr, name: &CStr) -> nix::Result<Vec<u8>> {
     let mut value = vec![0_u8; N];
     // SAFETY: both strings end with a NUL, and the kernel writes at most `N` bytes into the value.

@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs `program` from PATH, and kills it at the deadline.
 pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadline: Duration) -> Answer {
-    // Messages are compared with English text.
+    // Callers compare messages with English text.
     match output(Command::new(program).args(arguments).env("LC_ALL", "C"), deadline) {
         Ok(output) => Answer::Ended {
             succeeded: output.status.success(),
@@ -37,7 +37,7 @@ pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadlin
         },
         Err(error) => match error.kind() {
             ErrorKind::TimedOut => Answer::Silent,
-            // Also that of a directory of PATH which this user may not search.
+            // `PermissionDenied` also means that this user may not search a directory of PATH.
             ErrorKind::NotFound | ErrorKind::PermissionDenied => Answer::Missing,
             // Too many processes or open files, too long arguments, no memory.
             _ => Answer::Ended {
@@ -92,7 +92,8 @@ impl Running {
         output
     }
 
-    /// Waits for the exit, not for the end of the output: a process that it leaves in the background keeps the pipes open.
+    /// Waits for the exit, not for the end of the output: a process that the program leaves in the background keeps the pipes
+    /// open.
     fn wait(&mut self, until: Instant, max_output: usize) -> Result<Output> {
         let pipes = [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)];
         let mut output = [Vec::new(), Vec::new()];
@@ -133,7 +134,7 @@ fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Res
     let mut polled: Vec<PollFd> = files.map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN)).collect();
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        // A started millisecond counts as a whole one.
+        // Round up to whole milliseconds.
         let left = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         match poll(&mut polled, left) {
             Err(Errno::EINTR) => {}

@@ -141,8 +141,8 @@ pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
     }
 }
 
-/// Opens a file or directory of any owner for reading, in directories of any owner: content that is not trusted. Other users' links are
-/// not followed, because they could lead to files that only this user may read.
+/// Opens untrusted content for reading: a file or directory of any owner, in directories of any owner. Other users' links are not
+/// followed, because they could lead to files that only this user may read.
 ///
 /// # Errors
 /// It does not exist, is neither a regular file nor a directory, or the path contains a link that another user may have made.
@@ -169,8 +169,8 @@ pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
     Ok((dir, name.to_owned()))
 }
 
-/// Reads a regular file of the operator's, which may be anywhere and may be a link. A pipe or device in its place is an
-/// error instead of blocking.
+/// Reads a regular file of the operator, which may be anywhere and may be a link. If it is a pipe or device, returns an error instead
+/// of blocking.
 ///
 /// # Errors
 /// It does not exist, is not a regular file, or is too long.

@@ -15,7 +15,7 @@ pub struct User {
     pub uid: u32,
     /// The primary group.
     pub gid: u32,
-    /// The groups of /etc/group that have the user as a member, and `gid`.
+    /// The groups of /etc/group that list the user as a member, and `gid`.
     pub groups: Vec<u32>,
     /// The home directory.
     pub home: String,
@@ -45,7 +45,7 @@ pub fn is_nss_local() -> bool {
 }
 
 /// The name of the first account in the text of /etc/passwd whose user can run commands: neither root nor a system account
-/// (login.defs(5)). `ubuntu`, which Ubuntu's images have, does not count.
+/// (login.defs(5)). `ubuntu`, the default account of Ubuntu's images, is skipped.
 pub fn first_ordinary(passwd: &str) -> Option<&str> {
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -55,7 +55,7 @@ pub fn first_ordinary(passwd: &str) -> Option<&str> {
     })
 }
 
-/// The user of this name in the two files. For a Slurm daemon these are sufficient.
+/// The user of this name in the two files, which are sufficient for a Slurm daemon.
 pub fn local(name: &str) -> Option<User> {
     parse(name, &read("/etc/passwd"), &read("/etc/group"))
 }
@@ -65,7 +65,7 @@ fn read(file: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// `name:password:uid:gid:comment:home:shell`, and `name:password:gid:member,member` (passwd(5), group(5)).
+/// Parses `name:password:uid:gid:comment:home:shell`, and `name:password:gid:member,member` (passwd(5), group(5)).
 fn parse(name: &str, passwd: &str, group: &str) -> Option<User> {
     let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let user = users.find(|fields| fields.len() == 7 && fields[0] == name)?;

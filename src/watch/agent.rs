@@ -53,7 +53,7 @@ pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
     }
     let mut agent = Agent::new(config, root, interval)?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGUSR1] {
-        // A signal may interrupt another thread.
+        // A signal may interrupt another thread, so it also wakes this one through a pipe.
         signal_hook::low_level::pipe::register(signal, agent.worker.wake_sender()?)?;
     }
     while !is_stopping.load(Ordering::Relaxed) {
@@ -75,7 +75,7 @@ struct Agent<'a> {
     worker: Worker,
     notifier: notify::Notifier<'a>,
     usage: usage::Keeper,
-    /// The next check of each GPU that is closed; `None` while one is made.
+    /// The next check of each GPU that is closed; `None` while a check is running.
     checks: BTreeMap<Key, Option<Instant>>,
     began: Instant,
     last_report: Option<Report>,
@@ -149,7 +149,7 @@ impl<'a> Agent<'a> {
         self.write();
     }
 
-    /// Keeps GPUs that jobs cannot get closed, apart from a short check now and then.
+    /// Keeps closed the GPUs that jobs cannot get, except during a short check from time to time.
     fn close_and_check(&mut self, now: Instant) {
         self.health.set_released(&files::released(&self.config.paths.run));
         let mut closed = BTreeSet::new();
@@ -169,7 +169,7 @@ impl<'a> Agent<'a> {
                 *due = self.worker.check(&gpu, self.config.agent.timeout).is_err().then_some(later);
             }
         }
-        // One that is being checked is open.
+        // A GPU that is being checked is open.
         closed.retain(|key| self.checks.get(key).is_none_or(Option::is_some));
         self.health.set_closed(closed);
     }

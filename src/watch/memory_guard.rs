@@ -1,7 +1,8 @@
 //! Decides what to do when the container's memory, or the space of a directory, runs short.
 //!
-//! Time and samples are inputs, and [`Action`]s are outputs. It is for a node where Slurm does not limit the memory of jobs: there an
-//! OOM kill could hit any process. The kubelet ends a whole pod that exceeds the size of a directory.
+//! Time and samples are inputs, and [`Action`]s are outputs. The guard is for nodes on which Slurm does not limit the memory of jobs, so
+//! that an OOM kill could hit any process. For directories it is needed because the kubelet ends a whole pod that exceeds the size of
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use probe::memory::MemoryState;
 /// The pause after a cancelled job, in ms: its memory has to be released before the next decision.
 const CANCEL_PAUSE_MS: u64 = 30_000;
 
-/// An action.
+/// An action of the guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Drain the node, for this reason.
@@ -41,9 +42,9 @@ impl JobMemory {
     }
 }
 
-/// The job to cancel: one that uses more than it requested, of the user with the most memory that no job requested. Otherwise a user
-/// could have others' jobs cancelled with files or processes outside of jobs. `jobs` are sorted by their start; `users` is the memory of
-/// each user in MiB, also outside of jobs, and `None` is memory of an unknown user.
+/// Chooses the job to cancel: one that uses more than it requested, of the user with the most memory that no job requested. Otherwise a
+/// user could have others' jobs cancelled with files or processes outside of jobs. `jobs` are sorted by their start. `users` is the
+/// memory of each user in MiB, including that outside of jobs; `None` is memory of an unknown user.
 pub fn victim(jobs: &[JobMemory], users: &BTreeMap<Option<u32>, u64>, which: Victim) -> Option<JobMemory> {
     let unrequested = |(uid, used): (&Option<u32>, &u64)| {
         let jobs_of_user = jobs.iter().filter(|job| Some(job.uid) == *uid);
@@ -118,7 +119,7 @@ mod tests {
         {
             assert_eq!(actions(&mut guard, now, free, None), want, "{free}");
         }
-        // A node drained by an earlier agent.
+        // A node that an earlier agent has drained.
         for (free, want) in [(90, vec!["open"]), (40, vec![])] {
             let mut guard = Guard { is_closed: true, ..Guard::default() };
             assert_eq!(actions(&mut guard, 0, free, None), want);

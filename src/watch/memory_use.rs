@@ -1,4 +1,4 @@
-//! Attributes the container's memory to users and jobs: processes, and files in a tmpfs. Also the space of a directory.
+//! Attributes the container's memory to users and jobs: processes, and files in a tmpfs. Also attributes the space of a directory to users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use nix::sys::statvfs::statvfs;
 use sys::proc::parse::Mount;
 use sys::proc::{self, Process, Processes, parse};
 
-/// The limit for reading all processes, and for reading all files.
+/// The time limit for reading all processes, and for reading all files.
 const DEADLINE: Duration = Duration::from_secs(1);
 /// The maximum number of files read. A user can create any number.
 const MAX_FILES: usize = 200_000;
@@ -22,7 +22,7 @@ const MAX_FILES: usize = 200_000;
 const MAX_ENTRIES: u32 = 1_000_000;
 /// Users named in a message.
 const MAX_NAMED: usize = 3;
-/// How much of an environment is read.
+/// The number of bytes of an environment that are read.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
 
 /// The memory of the container's users.
@@ -34,22 +34,22 @@ pub struct MemoryUse {
     pub users: BTreeMap<Option<u32>, UserMemory>,
 }
 
-/// A process.
+/// The memory of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// The real user.
     pub uid: u32,
     /// The job: that of its slurmstepd, or else the one in its environment, which its user can choose.
     pub job: Option<u64>,
-    /// Bytes, with its share of what it shares with others. Files of other users do not count, because one user could make another's job
-    /// exceed its request with them.
+    /// Bytes, including the process's share of shared memory. Files of other users are not counted, because one user could use them to make
+    /// another's job exceed its request.
     pub bytes: u64,
 }
 
 /// A file in memory: device number and inode.
 type FileId = (u64, u64);
 
-/// What a process has mapped of files in a tmpfs: its share in bytes.
+/// The files in a tmpfs that a process has mapped, with its share of each in bytes.
 type Mapped = Vec<(FileId, u64)>;
 
 /// A file system in memory that users may write to.
@@ -57,7 +57,7 @@ type Mapped = Vec<(FileId, u64)>;
 struct Tmpfs {
     mount: PathBuf,
     device: u64,
-    /// Bytes of all files, also of those that have no name any more.
+    /// Bytes of all files, including those that have no name any more.
     used: u64,
     files: Vec<FileInMemory>,
 }
@@ -66,7 +66,7 @@ struct Tmpfs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserMemory {
     processes: u64,
-    /// By mount point.
+    /// Bytes of files, by mount point.
     files: BTreeMap<PathBuf, u64>,
 }
 
@@ -106,13 +106,13 @@ fn processes(devices: BTreeSet<u64>) -> Vec<(ProcessMemory, Mapped)> {
     found
 }
 
-/// Memory of a process that hides from its own user, which counts in full.
+/// Memory of a process whose user cannot read its mappings. Shared memory is counted in full.
 fn own_bytes(pid: i32) -> u64 {
     let status = proc::status(pid).unwrap_or_default();
     ["RssAnon", "RssShmem"].iter().filter_map(|key| kib(&status, key)).sum::<u64>() << 10
 }
 
-/// The process's proportional share of memory that is not the cache of a file on disk, and the part of it that is in files on these devices.
+/// The process's proportional share of memory, without the cache of files on disk, and the part of it that is in files on these devices.
 fn share(pid: i32, devices: &BTreeSet<u64>) -> Option<(u64, Mapped)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let shared = kib(&text, "Pss_Shmem");
@@ -132,7 +132,7 @@ fn mapped_files(smaps: &str, devices: &BTreeSet<u64>) -> Mapped {
             is_on_device = file.is_some();
             mapped.extend(file.map(|file| (file, 0)));
         } else if let Some((_, bytes)) = mapped.last_mut().filter(|_| is_on_device) {
-            // A private mapping has own copies of changed pages.
+            // A private mapping has its own copies of changed pages.
             *bytes += kib(line, "Pss").unwrap_or_default() << 10;
             *bytes = bytes.saturating_sub(kib(line, "Anonymous").unwrap_or_default() << 10);
         }
@@ -140,7 +140,7 @@ fn mapped_files(smaps: &str, devices: &BTreeSet<u64>) -> Mapped {
     mapped
 }
 
-/// `7f0e8f400000-7f0e8f600000 rw-s 00000000 00:2f 12 /dev/shm/file`
+/// Parses `7f0e8f400000-7f0e8f600000 rw-s 00000000 00:2f 12 /dev/shm/file`.
 fn file_of_mapping(line: &str) -> Option<FileId> {
     let mut fields = line.split_ascii_whitespace().skip(3);
     let (major, minor) = fields.next()?.split_once(':')?;
@@ -160,8 +160,8 @@ fn job_of_environment(pid: i32) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Attributes a file to its owner, or to the processes that have mapped it: its owner's, or those of the only user where it has no
-/// name any more.
+/// Attributes a mapped file to the processes of its owner that have mapped it, or, if it has no name any more, to the only user who has
+/// mapped it. The rest is attributed to the owner as files.
 fn attribute(processes: Vec<(ProcessMemory, Mapped)>, all: &[Tmpfs]) -> MemoryUse {
     let owner = |tmpfs: &Tmpfs, file: &FileInMemory| ((tmpfs.device, file.inode), file.uid);
     let owners: BTreeMap<FileId, u32> =
@@ -192,7 +192,7 @@ fn attribute(processes: Vec<(ProcessMemory, Mapped)>, all: &[Tmpfs]) -> MemoryUs
         for file in &tmpfs.files {
             *by_owner.entry(Some(file.uid)).or_default() += file.bytes;
         }
-        // Files without a name, and what the limits left out.
+        // Files without a name, and files beyond the limits.
         by_owner.insert(None, tmpfs.used.saturating_sub(by_owner.values().sum()));
         for (uid, bytes) in by_owner {
             let bytes = bytes.saturating_sub(in_processes.get(&(tmpfs.device, uid)).copied().unwrap_or_default());
@@ -226,18 +226,18 @@ fn writable_tmpfs() -> Vec<PathBuf> {
     Mount::all(&mountinfo).filter(is_writable).map(|mount| PathBuf::from(mount.at)).collect()
 }
 
-/// A file, or directory, in memory.
+/// A file or directory in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileInMemory {
     /// The owner, which only root can change.
     uid: u32,
-    /// The number of the file in its file system.
+    /// The inode number.
     inode: u64,
     /// The memory that the file occupies, in bytes.
     bytes: u64,
 }
 
-/// The files below a mount point; a file with several names counts once.
+/// The files below a mount point. A file with several names is counted once.
 fn files(mount: &Path) -> Vec<FileInMemory> {
     let deadline = Instant::now() + DEADLINE;
     let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
@@ -252,11 +252,11 @@ fn files(mount: &Path) -> Vec<FileInMemory> {
 }
 
 /// The bytes of each user's files below a directory on a disk; `None` if there are too many to be counted. A file that was deleted while
-/// it is open does not count, nor does it for the kubelet.
+/// open is not counted. The kubelet does not count it either.
 pub fn of_directory(directory: &Path) -> Option<BTreeMap<u32, u64>> {
     let (mut users, mut left) = (BTreeMap::new(), MAX_ENTRIES);
     let is_complete = walk(directory, |found| {
-        // A file with several names counts in parts.
+        // A file with several names is counted in parts, one for each name.
         *users.entry(found.uid()).or_default() +=
             found.blocks() * 512 / if found.is_dir() { 1 } else { found.nlink().max(1) };
         left -= 1;
@@ -288,8 +288,8 @@ fn walk(top: &Path, mut each: impl FnMut(&fs::Metadata) -> bool) -> bool {
     true
 }
 
-/// Reads a directory, unless its user has replaced it, or a parent, by another one or by a link: other users' files would count as if they
-/// were there.
+/// Reads a directory, unless its user has replaced it, or a parent, by another one or by a link: other users' files would be counted as if
+/// they were there.
 fn read_directory(path: &Path, (device, inode): (u64, u64)) -> std::io::Result<fs::ReadDir> {
     let directory = fs::File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(path)?;
     let found = directory.metadata()?;
@@ -380,7 +380,7 @@ mod tests {
         fs::rename(&own, root.path().join("moved")).unwrap();
         fs::rename(&link, &own).unwrap();
         assert!(read_directory(&own, identity).is_err());
-        // The link itself counts, but not what it refers to.
+        // The link itself is counted, but not what it refers to.
         let mut files = 0;
         assert!(walk(root.path(), |found| {
             files += u32::from(found.is_file());

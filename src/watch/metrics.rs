@@ -1,6 +1,7 @@
 //! Metrics for Prometheus, and a page for people, over HTTP.
 //!
-//! The process has the rights of an unprivileged user and reads the files of others; `scrape` and its callees are pure.
+//! The process has the rights of an unprivileged user, and reads files that other processes write; `scrape` and its
+//! callees are pure.
 
 mod cluster;
 mod dcgm;

@@ -1,8 +1,8 @@
-//! Finds batch jobs that have started without a record of slurmctld.
+//! Finds batch jobs that have started although slurmctld has no record of it.
 //!
-//! slurmctld saves changes within five seconds. If it is killed in that time, its successor has such jobs as
-//! pending, and starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that
-//! slurmd has not read yet is lost when slurmd is killed.
+//! slurmctld saves changes within five seconds. If it is killed in that time, its successor lists such jobs as pending, and
+//! starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that slurmd has not read
+//! yet is lost when slurmd is killed.
 
 use std::collections::BTreeSet;
 
@@ -38,24 +38,24 @@ const COLUMNS: [(&str, usize); 7] = [
 /// Jobs that have started on this node, as far back as the daemons' logs reach.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct StartedJobs {
-    /// Jobs, by ID.
+    /// Job IDs.
     pub(super) ids: BTreeSet<String>,
     /// Array tasks, as `ARRAY_TASK`, and their job IDs: a task that slurmctld has forgotten gets another job ID.
     tasks: BTreeSet<(String, String)>,
 }
 
-/// The jobs in slurmctld: job IDs with the array tasks that have them, if any.
+/// The jobs that slurmctld lists: each job ID, with the array task that has it, if any.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct KnownJobs(BTreeSet<(String, Option<String>)>);
 
 impl KnownJobs {
-    /// From squeue's rows.
+    /// Reads squeue's rows.
     fn of(rows: Vec<[String; 7]>) -> Self {
         let known_job = |[id, array, task, ..]: [String; 7]| (id, is_number(&task).then(|| format!("{array}_{task}")));
         Self(rows.into_iter().map(known_job).collect())
     }
 
-    /// Whether the task can have this job ID. Several waiting tasks have the ID of their array.
+    /// Whether the task can have this job ID. Several waiting tasks share the ID of their array.
     fn allows(&self, task: &str, id: &str) -> bool {
         let mut same_id = self.0.iter().filter(|(listed, _)| listed == id).peekable();
         same_id.peek().is_none() || same_id.any(|(_, other)| other.as_deref() == Some(task))
@@ -85,7 +85,7 @@ impl AllocationLine {
 }
 
 impl StartedJobs {
-    /// Combines slurmd's records, slurmctld's log, which alone has both names of a task, and the notes.
+    /// Combines slurmd's records, slurmctld's log and the notes. Only the log contains both names of a task.
     fn of(mut ids: BTreeSet<String>, slurmctld: &str, recorded_starts: &str) -> Self {
         ids.extend(recorded_starts.lines().filter(|line| is_number(line)).map(str::to_owned));
         let assigned: Vec<String> =
@@ -98,7 +98,7 @@ impl StartedJobs {
         Self { ids, tasks }
     }
 
-    /// Removes what slurmctld contradicts: the log claims that a task has the ID of a job that slurmctld has as another one.
+    /// Removes tasks that slurmctld contradicts: the log claims that a task has an ID that slurmctld lists for another job.
     /// Only IDs that slurmctld has forgotten are taken from the log.
     fn without_contradictions(mut self, listed: &KnownJobs) -> Self {
         self.tasks.retain(|(task, id)| listed.allows(task, id));
@@ -124,7 +124,7 @@ struct NonRequeueableJob {
 }
 
 impl NonRequeueableJob {
-    /// From a row of squeue; `None` if the job may run again.
+    /// Reads a row of squeue; `None` if the job may run again.
     fn of([id, array, task, requeue, state, start, node]: [String; 7]) -> Option<Self> {
         (is_number(&id) && requeue == "0").then(|| Self {
             id,
@@ -139,7 +139,7 @@ impl NonRequeueableJob {
         self.task.as_ref().unwrap_or(&self.id)
     }
 
-    /// Whether the slurmctld started at `boot` has assigned it to a node.
+    /// Whether the slurmctld that started at `boot` has assigned the job to a node.
     fn was_started_since(&self, boot: &str) -> bool {
         self.started.as_ref().is_some_and(|start| start.as_str() >= boot)
     }
@@ -164,7 +164,7 @@ pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
     let started = started_jobs(node)?.without_contradictions(&KnownJobs::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
     let mut relaunched = BTreeSet::new();
-    // A job that is pending at the first look may be assigned before it is cancelled. The second look finds it.
+    // A job that is pending in the first pass may be assigned before it is cancelled. The second pass finds it.
     for _ in 0..2 {
         let jobs_with_step = reclaim::jobs_with_step();
         for job in non_requeueable_jobs()?.iter().filter(|job| started.contains(job)) {
@@ -211,7 +211,7 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The jobs that slurmd has begun.
+/// The jobs that slurmd has started.
 pub(super) fn started_jobs(node: &str) -> anyhow::Result<StartedJobs> {
     let config = SLURM.config()?;
     let mut ids = BTreeSet::new();
@@ -237,7 +237,7 @@ fn recorded_starts(config: &RunningConfig) -> anyhow::Result<String> {
     Ok(Notes::open_as_root(&config.state_directory().unwrap_or_default())?.text(STARTED_JOBS_FILE)?.unwrap_or_default())
 }
 
-/// The last lines of a daemon, which PID 1 keeps; none if it does not answer.
+/// The last log lines of a daemon, which PID 1 keeps; empty if PID 1 does not respond.
 fn last_lines(daemon: &str) -> String {
     let Ok(run) = load_config::run_directory(None) else { return String::new() };
     let request = Request::Logs { name: daemon.to_owned(), lines: LOG_LINES };
@@ -256,7 +256,7 @@ fn rows() -> anyhow::Result<Vec<[String; 7]>> {
 }
 
 fn cancel(job: &str) -> anyhow::Result<()> {
-    // A job that has ended by itself meanwhile accepts neither.
+    // If the job has ended by itself meanwhile, both commands fail.
     JobNote::AlreadyStarted.write(&[job]);
     SLURM.run("scancel", &[job])?;
     report::warn(message!(

@@ -1,8 +1,9 @@
 //! Keeps the cluster's ID the same in slurmctld's state (`clustername`: `NAME|ID`) and in the accounting database.
 //!
-//! Each of them makes up an ID if it has none, and slurmctld exits with CLUSTER ID MISMATCH if they differ (24.11 to 26.05,
-//! `controller.c`). If the database has no job of this cluster, it is the new one of both: without the file slurmctld takes the database's ID,
-//! and keeps its jobs. Otherwise the jobs of two clusters would be mixed, and only the administrator can decide.
+//! slurmctld and the database each create an ID if they have none, and slurmctld exits with CLUSTER ID MISMATCH if the IDs differ (24.11 to
+//! 26.05, `controller.c`). If the database has no job of this cluster, the database is the newer of the two. slurmctld then has to start
+//! without the file: it adopts the database's ID and keeps its jobs. Otherwise the jobs of two clusters would be mixed, and only the
+//! administrator can decide.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ const FILE: &str = "clustername";
 /// slurmctld's message.
 const MISMATCH: &str = "CLUSTER ID MISMATCH";
 
-/// Before slurmctld starts, with slurmdbd ready: adopts the ID of a database that has never had this cluster.
+/// Adopts the ID of a database that has never contained this cluster. Runs before slurmctld starts, while slurmdbd is ready.
 pub(super) fn adopt_from_new_database(conf: &str, notes: &Notes) -> anyhow::Result<()> {
     let storage = last_value(conf, "AccountingStorageType").unwrap_or_default();
     let Some(name) = saved_name(notes)?.filter(|_| storage.ends_with("slurmdbd")) else { return Ok(()) };
@@ -27,10 +28,10 @@ pub(super) fn adopt_from_new_database(conf: &str, notes: &Notes) -> anyhow::Resu
     if is_new { adopt(notes, &name) } else { Ok(()) }
 }
 
-/// How many IDs are looked for in the database: some are never used.
+/// The number of IDs to look up in the database, because some are never used.
 const LOOKED_FOR: u32 = 20;
 
-/// The ID after the last job in the accounting database, if the database has jobs that the saved state is about to number again.
+/// The ID after the last job in the accounting database, if the database contains jobs whose IDs slurmctld would use again.
 pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) -> anyhow::Result<Option<u32>> {
     let storage = last_value(conf, "AccountingStorageType").unwrap_or_default();
     if !storage.ends_with("slurmdbd") {
@@ -39,7 +40,7 @@ pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) ->
     let client = Client::with_timeout(limit::COMMAND);
     let saved = saved_name(notes)?;
     let name = saved.clone().or_else(|| last_value(conf, "ClusterName")).unwrap_or_default().to_lowercase();
-    // sacct fails for a cluster that the database does not have.
+    // sacct fails for a cluster that the database does not contain.
     let has_cluster = || -> anyhow::Result<bool> {
         let arguments = ["-nP", "show", "cluster", &format!("name={name}"), "format=cluster"];
         Ok(!client.output("sacctmgr", &arguments)?.trim().is_empty())
@@ -53,7 +54,7 @@ pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) ->
         client.output("sacct", &arguments.iter().chain(jobs).copied().collect::<Vec<_>>())
     };
     let ids: Vec<String> = (next..next.saturating_add(LOOKED_FOR)).map(|id| id.to_string()).collect();
-    // A query for all jobs would take long in a large database. Beside an empty state the first jobs can be purged already.
+    // A query for all jobs would take long in a large database. If the saved state is empty, the first jobs may have been purged already.
     if saved.is_some() && query(&[&format!("--jobs={}", ids.join(","))])?.trim().is_empty() {
         return Ok(None);
     }
@@ -61,10 +62,10 @@ pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) ->
     Ok(last.filter(|last| *last >= next).map(|last| last.saturating_add(1)))
 }
 
-/// After slurmctld's death at a start: resolves a mismatch with a database that has no job of this cluster, which an earlier start has
-/// registered there. Otherwise returns why the cluster cannot start.
+/// Called after slurmctld has died during a start. Resolves a mismatch with a database in which an earlier start has registered this
+/// cluster, but which has no job of it. Otherwise returns why the cluster cannot start.
 pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refusal> {
-    // Users' text, such as a job's name, can stand later in a line.
+    // Only the start of a line is trusted: users' text, such as a job's name, can appear later in it.
     let mismatch = log_lines.iter().find(|line| line.starts_with(MISMATCH))?;
     let resolve = || -> anyhow::Result<Option<String>> {
         let notes = Notes::open_as_root(state)?;
@@ -99,7 +100,7 @@ pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refus
     ))
 }
 
-/// The cluster's name, if the file has an ID.
+/// The cluster's name in the file, if the file also contains an ID.
 fn saved_name(notes: &Notes) -> anyhow::Result<Option<String>> {
     let text = notes.text(FILE)?.unwrap_or_default();
     let (name, id) = text.trim().split_once('|').unwrap_or_default();

@@ -1,8 +1,9 @@
-//! Whether the controller has a node and reaches it at its registered address, and whether a node name is already in use.
+//! Whether the controller lists a node and reaches it at its registered address, and whether a node name is already in use.
 //!
-//! slurmctld takes the address that a node registers from, and connects to the node there a while later. A node that it cannot connect to
-//! stays idle until then and does not notice: its own connections to the controller work. A slurmctld that lost a node, because it was
-//! killed before it saved it, does not ask for it: slurmd registers when it starts. One that lost a change of a node marks it invalid.
+//! slurmctld takes the address from which a node registers, and connects to the node there some time later. Until then a node that it
+//! cannot reach stays idle and does not notice, because the node's own connections to the controller work. If slurmctld is killed before
+//! it has saved a node, its successor does not list the node and does not contact it: slurmd registers only when it starts. If it is
+//! killed before it has saved a change of a node, its successor marks the node invalid.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
@@ -22,7 +23,7 @@ use sys::report;
 
 /// Timeout of a connection within a cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often the controller is asked whether it reaches the node: slurmctld pings each node every 10 s.
+/// How often to ask the controller whether it reaches the node. slurmctld pings each node every 10 s.
 const POLL_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of the error message while the controller cannot reach this node.
 const REPORT_INTERVAL: Duration = Duration::from_secs(300);
@@ -31,8 +32,8 @@ const MIN_ANSWERS: u32 = 2;
 /// The maximum of that number, which doubles after each restart that did not help.
 const MAX_ANSWERS: u32 = 128;
 
-/// Watches until the container stops. Logs an error while the controller does not reach this node, and restarts slurmd if the
-/// controller does not know it.
+/// Watches until the container stops. Logs an error while the controller does not reach this node, and restarts slurmd if the controller
+/// does not list it.
 pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
     let (mut silent_count, mut unknown_count, mut reported_at): (u32, u32, Option<Instant>) = (0, 0, None);
     let mut outdated = OutdatedRecord::default();
@@ -88,8 +89,8 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a node is drained by its last stop, or by a duplicate launch: slurmctld was killed before it had saved the removal of
-/// the drain, or the start of the job.
+/// Whether a node still has the drain of its last stop or of a duplicate launch. This happens if slurmctld was killed
+/// before it had saved the removal of the drain, or the start of the job.
 fn has_obsolete_drain(record: &NodeRecord) -> bool {
     let is_drained_by_stop = || record.has_reason(&format!("{OUR_REASON}{STOP_REASON}"));
     record.has_state(&["DRAIN"]) && (is_drained_by_stop() || record.has_reason(DUPLICATE_JOB_REASON))
@@ -106,7 +107,7 @@ fn registered_line(socket: &Path) -> Option<String> {
     status::read(socket.parent()?).ok()?.snapshot.prepared?.dynamic_node
 }
 
-/// Whether slurmctld has outdated hardware for a node and can delete it, which requires that no job is there.
+/// Whether slurmctld's record of a node has outdated hardware and can be deleted, which requires that the node has no job.
 fn is_outdated(record: &NodeRecord, registered_line: &str) -> bool {
     !record.is_in_use() && !record.is_cloud() && (record.is_invalid() || !record.has_hardware(registered_line))
 }
@@ -119,7 +120,7 @@ struct OutdatedRecord {
 }
 
 impl OutdatedRecord {
-    /// Takes one answer of the controller: whether its record is outdated. Returns whether slurmd has to be restarted.
+    /// Counts one answer of the controller: whether its record is outdated. Returns whether slurmd has to be restarted.
     fn is_restart_due(&mut self, is_outdated: bool) -> bool {
         if !is_outdated {
             *self = Self::default();
@@ -180,7 +181,7 @@ fn is_local_address(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether the address belongs to a node with another name, as it does after another container was given it.
+/// Whether the address belongs to a node with another name. This happens if another container was given the address.
 fn belongs_to_other_node(node: &str, address: &str) -> bool {
     let nodes = SLURM.nodes().unwrap_or_default();
     nodes.iter().any(|other| other.get("NodeName") != Some(node) && other.get("NodeAddr") == Some(address))

@@ -1,8 +1,8 @@
 //! Handles duplicate launches: batch jobs that slurmd still runs and that slurmctld starts again.
 //!
-//! If slurmctld is killed before it has saved the start of a batch job, its successor starts the job again. slurmd does
-//! not know that the first run is over, and refuses. slurmctld then requeues the job for two minutes, and drains the
-//! whole node with "Duplicate jobid" until a person resumes it (Slurm 24.11, `req.c` and `agent.c`).
+//! If slurmctld is killed before it has saved the start of a batch job, its successor starts the job again. slurmd
+//! still has the first run, and refuses. slurmctld then requeues the job for two minutes, and drains the whole node
+//! with "Duplicate jobid" until an administrator resumes it (Slurm 24.11, `req.c` and `agent.c`).
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use model::queued_job::PENDING;
 use slurm::client::Jobs;
 use sys::report;
 
-/// How long to wait after slurmctld's start: by then it has started to schedule (seen: 5 s) and has slurmd's answer.
+/// How long to watch after slurmctld's start: by then it has started to schedule (seen: 5 s) and has received slurmd's
+/// answer.
 const WATCH_TIME: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -21,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) fn watch(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let started = account::started_jobs(node)?.ids;
-    // slurmctld may have been faster than this check.
+    // The node may have been drained before the first check.
     let mut was_drained = false;
     while !started.is_empty() && begin.elapsed() < WATCH_TIME {
         if SLURM.node_reports(node)?.iter().any(|report| report.has_drain_reason(DUPLICATE_JOB_REASON)) {

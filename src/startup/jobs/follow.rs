@@ -1,11 +1,14 @@
 //! Follows the daemons' logs: records which jobs slurmctld assigns to the node, and which slurmd starts.
 //!
-//! PID 1 runs this as a child while the cluster runs. It has four purposes. First, slurmctld saves the start
-//! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
-//! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
-//! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 24.11, `backfill.c`): its
-//! successor would find the job pending, abort it, and start it again. So slurmctld is made to save. Third, it warns when
-//! slurmctld cannot save, because the disk is full. Fourth, it names the jobs whose output file cannot be opened.
+//! PID 1 runs this as a child while the cluster runs. It has four tasks:
+//!
+//! 1. It records starts. slurmctld saves the start of a job up to five seconds late, slurmd keeps nothing about an ended
+//!    job, and no other file shows which array task has which job ID. So both are written to a file at once, for the
+//!    accounting after a KILL of the whole container.
+//! 2. It makes slurmctld save each start by the backfill scheduler, which slurmctld does not save at all (Slurm 24.11,
+//!    `backfill.c`): its successor would find the job pending, abort it, and start it again.
+//! 3. It warns when slurmctld cannot save because the disk is full.
+//! 4. It names the jobs whose output file cannot be opened.
 
 mod without_output;
 
@@ -27,13 +30,14 @@ use model::exit_code;
 use model::message;
 use sys::report;
 
-/// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
+/// A file with one line per job. `15`: a job that slurmd has started; `15 12_3`: job ID and name of a task that slurmctld
+/// assigned to the node.
 pub(super) const STARTED_JOBS_FILE: &str = "slurminit.begun";
 /// The number of log lines to request, which is more than PID 1 keeps.
 pub(super) const LOG_LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const SAVE_DELAY: Duration = Duration::from_millis(500);
-/// Polling interval of the disk, which has no event.
+/// How often to check the disk, because there is no event for a full one.
 const DISK_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs until PID 1 ends it.
@@ -60,7 +64,7 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
         let _ = follow(&slurmd_socket, DaemonName::Slurmd, &mut |line| {
             let _ = launched_job(DaemonName::Slurmd.as_str(), line).map(|id| note(&slurmd_notes, &format!("{id}\n")));
         });
-        // PID 1 restarts this process, which then follows both logs.
+        // PID 1 starts this process again, which then follows both logs.
         std::process::exit(i32::from(exit_code::FAILURE));
     })?;
     follow(socket, DaemonName::Slurmctld, &mut |line| {
@@ -74,19 +78,20 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
 }
 
 /// # Errors
-/// No thread can be created, because the container has no process left: PID 1 starts this program again later.
+/// No thread can be created, because the container's process limit is reached. PID 1 starts this program again later.
 fn start_thread(body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     std::thread::Builder::new().spawn(body).map(drop).context("cannot create a thread (--pids-limit)")
 }
 
-/// A full disk also keeps slurmctld from saving, and [`watch_disk`] reports that.
+/// Writes a line to the file. Errors are ignored: a full disk also prevents slurmctld from saving, which [`watch_disk`]
+/// reports.
 fn note(notes: &Mutex<Option<GrowingFile>>, line: &str) {
     if let Some(notes) = notes.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         notes.add(line);
     }
 }
 
-/// Calls the function with each line of a daemon.
+/// Calls the function with each log line of a daemon.
 fn follow(socket: &Path, daemon: DaemonName, handle_line: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
     let mut text = Vec::new();
     let request = Request::Follow { name: daemon.as_str().to_owned(), lines: LOG_LINES };
@@ -121,14 +126,14 @@ fn watch_disk(state: &Path) {
     }
 }
 
-/// Any change of a job makes slurmctld save everything. This change has no effect on a node that is up. For a job that
-/// has ended it is refused, but then the end was saved anyway.
+/// Makes slurmctld save: any change of a job makes it save everything. This change, DelayBoot, has no effect on a node
+/// that is up. It is refused for a job that has ended, but then the end was saved anyway.
 fn save_starts(starts: &Receiver<String>) {
     while let Ok(first) = starts.recv() {
         pause(SAVE_DELAY);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
-        // The log is not evidence, and the change has an effect on a job that waits.
+        // The log line may be forged, and the change would affect a waiting job.
         let states = SLURM.output("squeue", &["--noheader", "--states=all", "--format=%T", "--jobs", name]);
         if states.is_ok_and(|states| states.split_whitespace().any(|state| state == "RUNNING")) {
             let _ = SLURM.update_job(name, &["delayboot=0"]);

@@ -1,11 +1,10 @@
 //! Ensures that no job ID is used twice.
 //!
-//! slurmctld saves its state, including the next job ID, five seconds late, and no setting changes that
-//! (`state_save.c`, SAVE_MAX_WAIT, Slurm 24.11). If it is killed in that time, it forgets the latest jobs, and
-//! its successor would reuse their IDs. So unless its predecessor shut down in order, a slurmctld starts with the saved
-//! number raised: beyond every batch script in the state directory, which slurmctld writes before it answers sbatch,
-//! and beyond what else it can have used in five seconds. An ordered stop records the next ID in a file, so that there
-//! is no gap after it. If slurmctld died before it read the state, there is none either.
+//! slurmctld saves its state, including the next job ID, up to five seconds late, and no setting changes that (`state_save.c`, SAVE_MAX_WAIT,
+//! Slurm 24.11). If it is killed in that time, it forgets the latest jobs, and its successor would reuse their IDs. So unless its
+//! predecessor stopped cleanly, slurmctld starts with a higher next ID. It exceeds the ID of every batch script in the state directory,
+//! which slurmctld writes before it answers sbatch, and every other ID that slurmctld can have used in five seconds. A clean stop leaves no
+//! gap, because it records the next ID in a file. Nor is there a gap if slurmctld died before it had read the state.
 
 mod begun;
 mod saved;
@@ -33,7 +32,7 @@ const MARGIN: u32 = 10_000;
 /// Slurm's default for MaxJobId. Beyond it slurmctld starts over and ignores a saved number.
 const MAX_JOB_ID: u32 = 67_043_328;
 
-/// The next ID, recorded by an ordered stop.
+/// The next ID, recorded by a clean stop.
 const NEXT_ID_FILE: &str = "slurminit.next_job_id";
 /// The batch jobs that had a script when slurmctld died.
 const SCRIPTS_FILE: &str = "slurminit.scripts";
@@ -41,8 +40,8 @@ const SCRIPTS_FILE: &str = "slurminit.scripts";
 /// Maximum number of lost jobs named in a message.
 const MAX_NAMED: usize = 1000;
 
-/// Raises the next job ID if necessary, adopts the ID of a new accounting database, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and its stop began
-/// this long ago.
+/// Raises the next job ID if necessary, adopts the ID of a new accounting database, then execs slurmctld. `saved_within`: how long ago the
+/// previous slurmctld began a clean stop; `None` if it did not stop cleanly.
 pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, command: &[String]) -> anyhow::Result<()> {
     if let Err(error) = raise(slurm_conf, state, saved_within) {
         report::warn(message!("job-ids-may-repeat", "job IDs may be reused: {error}", error = format!("{error:#}")));
@@ -63,7 +62,8 @@ fn adopt_cluster_id(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
     cluster_id::adopt_from_new_database(&conf, &Notes::open_as_slurm(&state)?)
 }
 
-/// A state that is older than the database, such as a restored copy or a new volume, does not have its latest jobs.
+/// Raises the next job ID beyond the jobs in the accounting database. A saved state that is older than the database, such as a restored
+/// copy or a new volume, does not contain the latest of these jobs.
 fn raise_beyond_database(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
     let (conf, state) = notes::conf_and_state(slurm_conf, state);
     let notes = Notes::open_as_slurm(&state)?;
@@ -82,7 +82,7 @@ fn raise_beyond_database(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// slurmctld uses this ID before it has saved one.
+/// The ID that slurmctld uses until it has saved one.
 fn first_id(conf: &str) -> u32 {
     last_value(conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1)
 }
@@ -134,14 +134,14 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     Ok(())
 }
 
-/// The batch jobs with a script: `hash.7/job.17`.
+/// The batch jobs that have a script, such as `hash.7/job.17`.
 fn scripts(state: &Path) -> BTreeSet<u32> {
     let hashes = (0..10).filter_map(|hash| fs::read_dir(state.join(format!("hash.{hash}"))).ok());
     let id = |name: &str| name.strip_prefix("job.")?.parse().ok();
     hashes.flatten().flatten().filter_map(|entry| id(entry.file_name().to_str()?)).collect()
 }
 
-/// At an ordered stop: records the next ID for the next start.
+/// Records the next ID during a clean stop, for the next start.
 pub(super) fn note_next(config: &RunningConfig) -> anyhow::Result<()> {
     let next = config.number("NEXT_JOB_ID").context("`scontrol show config` names no NEXT_JOB_ID")?;
     let directory = config.state_directory().context("`scontrol show config` names no StateSaveLocation")?;
@@ -151,7 +151,7 @@ pub(super) fn note_next(config: &RunningConfig) -> anyhow::Result<()> {
     notes.write(NEXT_ID_FILE, [next])
 }
 
-/// After a slurmctld ended without saving: reports the batch jobs that its successor does not know.
+/// Reports the batch jobs that slurmctld does not list because its predecessor ended without saving.
 pub(super) fn check_lost_jobs() -> anyhow::Result<()> {
     let Some(state) = SLURM.config()?.state_directory() else { return Ok(()) };
     let notes = Notes::open_as_root(&state)?;

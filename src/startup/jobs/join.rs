@@ -1,9 +1,9 @@
 //! Joins a node to a cluster whose controller runs in another container, and removes it.
 //!
-//! A dynamic node (`slurmd -Z --conf`) reports its hardware to slurmctld, which keeps that record for as long as it has the node. A node
-//! that returns with fewer GPUs becomes INVAL (Slurm 24.11, "gres/gpu count reported lower than configured"). So the record is compared
-//! first, and deleted if it is outdated: at a start whatever jobs slurmctld lists on the node, after a
-//! reload only if there are none.
+//! A dynamic node (`slurmd -Z --conf`) reports its hardware to slurmctld, which keeps that record for as long as it lists the node. A node
+//! that returns with fewer GPUs becomes INVAL (Slurm 24.11, "gres/gpu count reported lower than configured"). So an outdated record is
+//! deleted before slurmd starts. At a start it is deleted even if slurmctld lists jobs on the node; after a reload it is deleted only if
+//! there are none.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use sys::report;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of the warning that the controller does not respond.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a node known to the controller waits for it when slurmd died: slurmd itself waits longer.
+/// How long a restart of slurmd waits for the controller if the controller lists the node: slurmd itself waits longer.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the controller may take to delete a node, whose jobs it ends first.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -34,7 +34,7 @@ const IDLE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 struct LastReport(Option<Instant>);
 
 impl LastReport {
-    /// Whether a report is due, which then counts as made.
+    /// Returns whether a report is due, and if so, records it as made.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.0.is_none_or(|at| now.duration_since(at) >= REPORT_INTERVAL);
         if is_due {
@@ -60,9 +60,9 @@ pub fn run(
     }
     let is_known = record.is_some();
     let is_cloud = record.as_ref().is_some_and(NodeRecord::is_cloud);
-    // An awaited node was powered up for its jobs, which have not started.
+    // A node that is powering up is awaited by its jobs, which have not started.
     let is_awaited = record.as_ref().is_some_and(|record| record.has_state(&["POWERING_UP"]));
-    // An administrator may have changed its features while it runs.
+    // An administrator may have changed the node's features while it runs.
     let is_current = |record: &NodeRecord| {
         !record.is_invalid() && record.has_hardware(&conf) && (is_restart || record.has_features(&conf))
     };
@@ -77,15 +77,15 @@ pub fn run(
         }
         if is_restart { delete_idle(node) } else { force_delete(node)? }
     } else if is_known && !is_restart && !is_awaited {
-        // slurmctld misses a batch job that began less than 20 s ago at one of the next registrations, minutes later, and the
-        // allocation of an srun never.
+        // If a batch job started less than 20 s ago, slurmctld detects that it is missing only at one of the next registrations, minutes
+        // later. It never detects this for the allocation of an srun.
         requeue_orphans(node, Some(node))?;
     }
     let mut slurmd = command.to_vec();
     slurmd.extend(["-N", node, "--extra", gpus].map(str::to_owned));
     match (is_cloud, is_restart) {
         (false, _) => slurmd.extend(["-Z".to_owned(), "--conf".to_owned(), conf]),
-        // slurmctld waits for one that has booted since it asked, and a container has the uptime of its host.
+        // slurmctld waits for a node that has booted since the power-up request, but a container has the uptime of its host.
         (true, false) => slurmd.push("-b".to_owned()),
         (true, true) => {}
     }
@@ -241,7 +241,7 @@ fn delete_idle(node: &str) {
     }
 }
 
-/// Deletes a node for an operator, unless jobs name it: slurmctld would end these at its own next start ("Invalid req_nodes").
+/// Deletes a node for an operator, unless jobs name it: slurmctld would end these jobs at its own next start ("Invalid req_nodes").
 pub fn delete_for_operator(node: &str) -> anyhow::Result<()> {
     let Some(record) = SLURM.node(node)? else { return Ok(()) };
     let jobs = wanted::jobs_naming(&record)?;
@@ -254,9 +254,9 @@ pub fn delete_for_operator(node: &str) -> anyhow::Result<()> {
     Ok(SLURM.run("scontrol", &["delete", &format!("nodename={node}")])?)
 }
 
-/// Removes the node from the cluster: the controller requeues its jobs, and its name becomes free. A node that a person has drained is not
-/// deleted, so that it keeps its drain: it becomes unresponsive. Nor is a node that a job requests by name: slurmctld would end the job
-/// at its own next start ("Invalid req_nodes").
+/// Removes the node from the cluster: the controller requeues its jobs, and its name becomes free. A node that an administrator has
+/// drained is not deleted but becomes unresponsive, so that it keeps its drain. A node that a job requests by name is not deleted either:
+/// slurmctld would end the job at its own next start ("Invalid req_nodes").
 pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     if persistent_drain(node)?.is_some() {
         return Ok(());
@@ -282,7 +282,7 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
                 "the node stays in the cluster, because jobs request it by name: {jobs}",
                 jobs = in_use::job_list(&jobs)
             ));
-            // The drain stays: a late answer of slurmd takes the node out of DOWN (`_node_did_resp`).
+            // The drain is kept, because a late answer of slurmd takes the node out of DOWN (`_node_did_resp`).
             Ok(())
         }
     }

@@ -7,9 +7,9 @@ use model::jobs::SLURMSTEPD_DIED;
 /// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobNote {
-    /// An ordered stop has notified the job.
+    /// A clean stop has notified the job.
     ContainerStopped,
-    /// The previous start ended without an ordered stop.
+    /// The previous start ended without a clean stop.
     ContainerEnded,
     /// The job may run only once, and had started already.
     AlreadyStarted,

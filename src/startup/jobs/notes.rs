@@ -1,7 +1,7 @@
 //! slurminit's own files in slurmctld's directory (`StateSaveLocation`).
 //!
-//! That directory belongs to slurm, which can forge its contents. So root opens it without following links and only
-//! once, and reads nothing but job IDs from it. These only determine the next ID and what a log line says.
+//! That directory belongs to the user slurm, who can forge its contents. So root opens it without following links and
+//! only once, and reads nothing but job IDs from it. These IDs only determine the next ID and the text of log lines.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,12 +15,13 @@ use sys::trusted_path::Dir;
 
 /// Maximum size to read. slurminit's own files are much shorter; a longer one was written by another program.
 const MAX_READ: u64 = 1 << 20;
-/// How much of a growing file is kept. It is shortened once as much was added, so all of it can be read.
+/// The number of bytes of a growing file that are kept. It is shortened once as many bytes were added, so it can always
+/// be read in full.
 const KEPT_BYTES: usize = 512 << 10;
 /// The name of a file while it is written.
 const TEMPORARY_FILE: &str = "slurminit.new";
 
-/// The text of slurm.conf, and slurmctld's directory: `state` if there is no slurm.conf. slurmctld is not asked.
+/// The text of slurm.conf, and slurmctld's directory: `state` if there is no slurm.conf. Does not query slurmctld.
 pub(super) fn conf_and_state(slurm_conf: &Path, state: &Path) -> (String, PathBuf) {
     let conf = std::fs::read_to_string(slurm_conf).unwrap_or_default();
     let state = plan::state_directory(&conf, state);
@@ -31,7 +32,7 @@ pub(super) fn conf_and_state(slurm_conf: &Path, state: &Path) -> (String, PathBu
 pub(super) struct Notes(Dir);
 
 impl Notes {
-    /// Opens it as root, if only root controls where the path leads.
+    /// Opens the notes as root, if only root controls where the path leads.
     pub(super) fn open_as_root(state: &Path) -> anyhow::Result<Self> {
         Ok(Self(trusted_path::open(Path::new("/"), state)?))
     }
@@ -41,13 +42,13 @@ impl Notes {
         Ok(Self(Dir::open_unchecked(state).with_context(|| state.display().to_string())?))
     }
 
-    /// The IDs in a file, in order; `None` without the file. Anything else in it is ignored.
+    /// The IDs in a file, in ascending order; `None` if the file is missing. Anything else in it is ignored.
     pub(super) fn ids(&self, name: &str) -> anyhow::Result<Option<BTreeSet<u32>>> {
         let text = self.text(name)?;
         Ok(text.map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect()))
     }
 
-    /// The end of a file, at most [`MAX_READ`] bytes; `None` without the file.
+    /// The end of a file, at most [`MAX_READ`] bytes; `None` if the file is missing.
     pub(super) fn text(&self, name: &str) -> anyhow::Result<Option<String>> {
         let mut file = match self.0.open_file(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -60,14 +61,14 @@ impl Notes {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// A file that continues the last lines of this name.
+    /// Opens a growing file that starts with the last lines of the existing file of this name.
     pub(super) fn growing_file(self, name: &'static str) -> anyhow::Result<GrowingFile> {
         let file = self.continue_file(name)?;
         Ok(GrowingFile { notes: self, name, file, added: 0 })
     }
 
-    /// Starts a new file with the last lines of the old one. The descriptor stays valid, whatever slurm does to
-    /// the name.
+    /// Starts a new file with the last lines of the old one. The descriptor stays valid, whatever the user slurm does
+    /// to the name.
     fn continue_file(&self, name: &str) -> anyhow::Result<File> {
         let former = self.text(name)?.unwrap_or_default();
         let kept = former.len().saturating_sub(KEPT_BYTES);
@@ -98,7 +99,7 @@ impl Notes {
             file.sync_all()?;
             self.0.rename(TEMPORARY_FILE, name)
         };
-        // A full disk would leave half a file.
+        // If the disk is full, the incomplete file is removed.
         write().inspect_err(|_| drop(self.0.remove(TEMPORARY_FILE))).with_context(|| self.display_path(name))
     }
 
@@ -111,7 +112,7 @@ impl Notes {
     }
 }
 
-/// A file of lines of which only the last are kept.
+/// A file of lines that keeps only the last ones.
 #[derive(Debug)]
 pub(super) struct GrowingFile {
     notes: Notes,
@@ -122,13 +123,13 @@ pub(super) struct GrowingFile {
 }
 
 impl GrowingFile {
-    /// Adds a line. On a full disk it is lost.
+    /// Adds a line. On a full disk the line is lost.
     pub(super) fn add(&mut self, line: &str) {
         let _ = self.file.write_all(line.as_bytes());
         self.added += line.len();
         if self.added >= KEPT_BYTES {
             self.added = 0;
-            // If this fails, the file grows until it is tried again.
+            // If this fails, the file grows until the next attempt.
             if let Ok(file) = self.notes.continue_file(self.name) {
                 self.file = file;
             }

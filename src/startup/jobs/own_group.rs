@@ -1,8 +1,8 @@
 //! Gives slurmd a cgroup of its own.
 //!
-//! slurmd moves every process of its group into one below, and exits if one of them ends meanwhile; each restart is a level deeper (24.11,
-//! `_empty_pids` in `cgroup_v2.c`; since 25.11 only in the container's own group). Alone in a group, it moves itself. The container's group
-//! must have no processes either: only then its controllers can be enabled for the groups of jobs.
+//! slurmd moves every process of its cgroup into a child cgroup, and exits if one of them ends meanwhile. Each restart is a level deeper
+//! (24.11, `_empty_pids` in `cgroup_v2.c`; since 25.11 only in the container's own cgroup). If slurmd is alone in its cgroup, it moves only
+//! itself. The container's cgroup must not contain processes either: otherwise its controllers cannot be enabled for the cgroups of jobs.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt as _;
@@ -17,12 +17,12 @@ use sys::report;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const PROCESSES: &str = "cgroup.procs";
-/// Slurm's own name for the group of all other processes.
+/// Slurm's own name for the cgroup of all other processes.
 const OTHERS: &str = "system";
-/// Processes that start meanwhile are moved in the next round.
+/// The maximum number of rounds. Processes that start during a round are moved in the next.
 const MAX_ROUNDS: usize = 100;
 
-/// Executes slurmd, in a group of its own if Slurm uses cgroups.
+/// Executes slurmd, in a cgroup of its own if Slurm uses cgroups.
 pub fn execute(command: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = command.split_first().context("no command")?;
     enter_own_group();
@@ -37,7 +37,7 @@ fn enter_own_group() {
     if last_value(&text, "CgroupPlugin").is_none_or(|plugin| plugin != "cgroup/v2") {
         return;
     }
-    // With the host's cgroup namespace the mount has the host's groups.
+    // In the host's cgroup namespace, the mount shows the host's cgroups.
     let cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     if !is_container_group(&cgroup) {
         return;
@@ -51,7 +51,7 @@ fn enter_own_group() {
     }
 }
 
-/// Whether the mount's root is the container's group: this process is in it, or in a group of an earlier start.
+/// Whether the mount's root is the container's cgroup: this process is in it, or in a cgroup of an earlier start.
 fn is_container_group(cgroup: &str) -> bool {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
     path.is_some_and(|path| path.is_empty() || path == OTHERS || path.starts_with("slurmd."))
@@ -65,11 +65,12 @@ fn move_to_group(mount: &Path, pid: u32) -> io::Result<()> {
         if processes.is_empty() {
             break;
         }
-        // The write fails for a process that has ended. 0 is a process of another container or of the host, and as a target this process itself.
+        // The write fails for a process that has ended. In the list, 0 is a process of another container or of the host; written to the
+        // file, it would mean this process.
         let moved = processes.lines().filter(|process| *process != "0");
         moved.for_each(|process| drop(fs::write(others.join(PROCESSES), process)));
     }
-    // A kernel may lack some of the controllers.
+    // Some controllers may not be available in this kernel.
     for controller in fs::read_to_string(mount.join("cgroup.controllers"))?.split_whitespace() {
         let _ = fs::write(mount.join("cgroup.subtree_control"), format!("+{controller}"));
     }
@@ -86,7 +87,7 @@ fn create_group(group: &Path) -> io::Result<()> {
     }
 }
 
-/// The kernel refuses to remove a group with processes.
+/// Removes the cgroups of earlier starts. The kernel refuses to remove a cgroup that contains processes.
 fn remove_former_groups(mount: &Path, own_group: &Path) -> io::Result<()> {
     for entry in fs::read_dir(mount)?.flatten() {
         let is_slurmds = entry.file_name().to_string_lossy().starts_with("slurmd.");

@@ -1,14 +1,14 @@
 //! Ends jobs at a planned stop: no new starts, a notice, a grace period, and requeueing of the jobs that the stop ended.
 //!
-//! A job that requested a signal gets it first, and two thirds of the grace period to end or to requeue itself. Then it gets the
-//! notice that the others get at once.
+//! A job that requested a signal gets it first, and two thirds of the grace period to end or to requeue itself. Then it gets the notice
+//! that all other jobs get at once.
 //!
-//! A stop must never cost a job more than a crash would, and after a crash Slurm requeues running jobs. If TERM would
-//! end the script anyway, the requeue itself is the notice: slurmctld requeues the job at once and has slurmd end its
-//! steps with TERM. The job never becomes FAILED, so jobs that wait for its failure do not start. A script that catches
-//! or ignores TERM only gets TERM. It is COMPLETED if it exits with 0, and requeued if it fails. A job that is still
-//! there after the grace period is requeued, and its processes get SIGKILL. What then is left, such as an allocation
-//! without processes, stays running in the saved state, and `recover` requeues or fails it.
+//! A stop must never cost a job more than a crash would, and after a crash Slurm requeues running jobs. If TERM would end the script
+//! anyway, the requeue itself is the notice: slurmctld requeues the job at once and has slurmd end its steps with TERM. The job never
+//! becomes FAILED, so jobs that wait for its failure do not start. A script that catches or ignores TERM only gets TERM. It is
+//! COMPLETED if it exits with 0, and requeued if it fails. A job that is still there after the grace period is requeued, and its
+//! processes get SIGKILL. A job that still remains, such as an allocation without processes, is saved as running, and `recover`
+//! requeues or fails it.
 
 mod kill;
 mod requested_signal;
@@ -35,7 +35,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 const FAILED: &str = "FAILED";
 const COMPLETED: &str = "COMPLETED";
 
-/// Users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
+/// Warns about jobs that are left: users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
 pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
     let Backlog { running, waiting, .. } = Backlog::of(queue);
     if running + waiting > 0 {
@@ -55,7 +55,7 @@ pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
 pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes: bool) -> anyhow::Result<u8> {
     let begin = Instant::now();
     let node_filter = has_other_nodes.then_some(node);
-    // This comes before the list of running jobs: nothing may start after it.
+    // Drain the node before listing the running jobs, so that no job starts after the list was made.
     if persistent_drain(node)?.is_none() {
         let reason = format!("reason={OUR_REASON}{STOP_REASON}");
         SLURM.update_node(node, &["state=drain", &reason])?;
@@ -84,7 +84,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes:
         notices.extend(give_notice(&running_after_signal, node_filter, end, on_stop)?);
     }
 
-    // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
+    // slurmctld must learn from slurmd that a job has completed. Otherwise it waits long for slurmd when it stops.
     let mut left = wait_for_end(node_filter, end, |_| true)?;
     let NotifiedJobs { mut requeued, notified } = notices;
     if !left.is_empty() {
@@ -98,7 +98,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes:
         let mut requeued_after_end = requeue_ended(&ended, &[FAILED], &dependencies)?;
         let ended: Vec<&str> = signalled.names().filter(has_ended).filter(|name| !ended.contains(name)).collect();
         requeued_after_end.extend(requeue_signalled(&ended, &signalled, &dependencies)?);
-        // Slurm makes a requeued job wait two minutes after its end, and refuses to change that before.
+        // Slurm makes a requeued job wait two minutes after its end, and refuses to change this before the job has ended.
         requeued.iter().filter(|name| !is_left(name)).chain(&requeued_after_end).for_each(|name| start_soon(name));
     }
     if left.is_empty() {
@@ -132,7 +132,8 @@ fn wait_for_end(
     Ok(left)
 }
 
-/// Waits until each of these jobs has ended, or until the deadline, and calls `ended` with those that have. Returns those that run.
+/// Waits until each of these jobs has ended, or until the deadline. Calls `ended` with the jobs that have ended, and returns those that
+/// are still running.
 fn wait_for_each<'a>(
     mut jobs: Vec<&'a QueuedJob>,
     node_filter: Option<&str>,
@@ -182,7 +183,7 @@ fn kill_remaining(left: &[QueuedJob], node_filter: Option<&str>, on_stop: OnStop
             Vec::new()
         }
     };
-    // An allocation without a step on this node has nothing to kill, and stays.
+    // An allocation without a step on this node has no process to kill, and remains.
     let should_continue = |left: &[QueuedJob]| {
         let ids: Vec<String> = left.iter().map(|job| job.number.to_string()).collect();
         let has_step = kill::kill(&ids.iter().map(String::as_str).collect());
@@ -269,8 +270,9 @@ fn give_notice(
     Ok(NotifiedJobs { requeued, notified })
 }
 
-/// Requeues the jobs that ended after their requested signal, and returns them with those that requeued themselves. A script that
-/// got the signal and exits with 0 is COMPLETED. If the steps got it, the exit code is that of a job without its last steps.
+/// Requeues the jobs that ended after their requested signal, and returns them with those that requeued themselves. If the script got
+/// the signal and exited with 0, the job is COMPLETED and not requeued. If the steps got it, a job that is COMPLETED is requeued too,
+/// because the signal may have ended its last steps early.
 fn requeue_signalled(
     ended: &[&str],
     signalled: &SignalledJobs,
@@ -320,7 +322,7 @@ fn pending_dependencies() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(waiting.iter().filter_map(|job| Some((job.number.to_string(), for_update(&job.dependency)?))).collect())
 }
 
-/// `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` in the format of scontrol; `None` if it is malformed.
+/// Converts `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` to the format of scontrol; `None` if it is malformed.
 fn for_update(dependency: &str) -> Option<String> {
     let mut pieces = dependency.split('(');
     let first = pieces.next()?.to_owned();

@@ -1,10 +1,9 @@
 //! Finds jobs that slurmctld lists as running but that have no process, and so hold unused CPUs and GPUs.
 //!
-//! slurmctld saves changes within five seconds. If it dies in that time, its successor still lists jobs
-//! as running that have just ended. Slurm notices a missing batch job when the node registers again, every half hour, and
-//! never notices an allocation whose srun is gone (24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes).
-//! `InactiveLimit` queries srun itself, but treats a stopped srun as missing, and after a pause of the container
-//! every srun: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
+//! slurmctld saves changes within five seconds. If it dies in that time, its successor still lists jobs that have just ended as running.
+//! Slurm notices a missing batch job when the node registers again, every half hour, and never notices an allocation whose srun is gone
+//! (24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes). `InactiveLimit` queries srun itself, but treats a stopped srun as missing,
+//! and after a pause of the container every srun: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
 
 pub(super) mod dead_steps;
 mod processes;
@@ -26,8 +25,8 @@ use slurm::config::RunningConfig;
 use slurm::error::QueryError;
 use sys::report;
 
-/// After this many restarts a job without a process is held: it may be what ends slurmd. Slurm's own number of retries
-/// (`MAX_BATCH_REQUEUE`).
+/// After this many restarts a job without a process is held, because the job itself may be what ends slurmd. This is Slurm's own number of
+/// retries (`MAX_BATCH_REQUEUE`).
 const MAX_RESTARTS: u32 = 5;
 
 /// The states of jobs that must have a process. squeue's filter also finds those that are CONFIGURING.
@@ -47,10 +46,10 @@ const COLUMNS: [(&str, usize); 10] = [
     ("RestartCnt", 16),
 ];
 
-/// What Slurm adds to BatchStartTimeout before it treats a batch job as missing (`job_mgr.c`).
+/// The time that Slurm adds to BatchStartTimeout before it treats a batch job as missing (`job_mgr.c`).
 const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
-/// How often uncertain jobs are checked again: an srun that gives up has no event.
+/// How often uncertain jobs are checked again: Slurm has no event for an srun that gives up.
 const POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How long to check uncertain jobs: by then a lost srun has given up (seen: 17 s), and a batch script has started or never will.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(50);
@@ -58,14 +57,14 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(50);
 #[derive(Debug, PartialEq, Eq)]
 struct HeldJob {
     id: String,
-    /// The job's own name for Slurm's commands.
+    /// The job's name for Slurm's commands.
     name: String,
     age: Duration,
     restarts: u32,
     held_by: Holder,
 }
 
-/// The process that a job needs to be in use.
+/// The process that must exist for a job to be in use.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
     /// The srun or salloc that requested the job, in this session of this host.
@@ -172,8 +171,8 @@ fn running_jobs() -> anyhow::Result<Vec<HeldJob>> {
     Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(parse).collect())
 }
 
-/// From a row of squeue; `None` for a job whose nodes are not ready, and for a component of a heterogeneous job other than the first, which
-/// alone has a script.
+/// Reads a row of squeue. Returns `None` for a job whose nodes are not ready, and for all components of a heterogeneous job except the
+/// first, because only the first has a script.
 fn parse([id, state, component, name, batch, used, session, node, host, restarts]: [String; 10]) -> Option<HeldJob> {
     let held_by = match batch.as_str() {
         _ if !HOLDING_STATES.contains(&state.as_str()) => return None,
@@ -185,9 +184,8 @@ fn parse([id, state, component, name, batch, used, session, node, host, restarts
     Some(HeldJob { id, name, age, restarts: restarts.parse().unwrap_or_default(), held_by })
 }
 
-/// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
-/// slurmctld delivers a message only if there was a client to receive it, which distinguishes the two cases. A client that does
-/// exist learns why the job ends.
+/// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose. slurmctld delivers a message
+/// only if there was a client to receive it, which distinguishes the two cases. A client that does exist shows its user why the job ends.
 fn cancel_without_client(job: &str) -> anyhow::Result<()> {
     let note = JobNote::WithoutClient;
     if is_accepted(SLURM.run("scontrol", &["notify", job, &format!("{OUR_REASON}{}", note.text())]))? {

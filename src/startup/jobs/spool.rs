@@ -2,7 +2,7 @@
 //!
 //! slurmd keeps a directory for each running batch job and a socket for each step. After a crash both remain without a
 //! process: Slurm's commands log "Purging vestigial job script" each time. The directories also show which jobs had
-//! begun.
+//! started.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _};

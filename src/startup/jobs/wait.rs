@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long slurmctld may fail to respond; it is restarted when it dies.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Reasons that only a person can resolve (Slurm 24.11, `job_state_reason` in `slurm_protocol_defs.c`).
+/// Reasons that only a user or an administrator can resolve (Slurm 24.11, `job_state_reason` in `slurm_protocol_defs.c`).
 const MANUAL_REASONS: [&str; 4] =
     ["JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied", "launch_failed_requeued_held"];
 
@@ -57,7 +57,7 @@ pub(super) struct Backlog {
     /// Numbers of running and pending jobs among these, for messages.
     pub(super) running: usize,
     pub(super) waiting: usize,
-    /// Jobs that wait for a person, with the reason.
+    /// Jobs that wait for a user or an administrator, with the reason.
     held: Vec<(String, String)>,
 }
 

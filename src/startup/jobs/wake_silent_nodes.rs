@@ -1,12 +1,12 @@
 //! Makes slurmctld contact nodes that were unresponsive and are reachable again.
 //!
 //! slurmctld pings a node that is down and unresponsive only in every twentieth of its rounds, three minutes apart with a
-//! SlurmdTimeout of 30 s (Slurm 24.11, `ping_nodes.c`), and slurmd registers by itself only when it starts. So a network that
-//! was away for a minute would cost its nodes four. `State=RESUME` makes slurmctld ask at once (`_require_node_reg` in
-//! `node_mgr.c`).
+//! SlurmdTimeout of 30 s (Slurm 24.11, `ping_nodes.c`), and slurmd registers by itself only when it starts. So a network
+//! outage of one minute would make its nodes unusable for four minutes. `State=RESUME` makes slurmctld ask at once
+//! (`_require_node_reg` in `node_mgr.c`).
 //!
-//! When it registers, the node ends its processes of jobs that were requeued meanwhile, and slurmd refuses a job in the second
-//! in which it ended it; slurmctld then fails the job. So the node is drained until the next round.
+//! When a node registers, it ends its processes of jobs that were requeued meanwhile. slurmd refuses to start a job in the
+//! same second in which it has ended that job, and slurmctld then fails the job. So the node is drained until the next round.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -19,7 +19,7 @@ use machine::node_report::OUR_REASON;
 use model::message;
 use sys::report;
 
-/// slurmctld's down reason for an unresponsive node. Another reason is a person's, or has another cause.
+/// slurmctld's down reason for an unresponsive node. Any other reason was set by an administrator or has another cause.
 const UNRESPONSIVE_REASON: &str = "Not responding";
 /// Drain reason of a node that is about to register again.
 const RETURN_REASON: &str = "the node was unresponsive and has registered again";
@@ -28,14 +28,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of nodes tried in one round, each in a thread. If more are unreachable, they are chosen at random.
 const MAX_CONCURRENT: usize = 64;
 
-/// What a node needs.
+/// The action that a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NodeAction {
-    /// A registration request, if it is reachable at this address.
+    /// Request a registration, if the node is reachable at this address.
     Register,
-    /// A second registration request: the node did not register after the first one.
+    /// Request a registration again, because the node did not register after the first request.
     RegisterAgain,
-    /// The node was resumed because it has registered.
+    /// Remove the drain, because the node has registered.
     Undrain,
 }
 
@@ -57,7 +57,7 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     nodes.rotate_left(first);
     let reachable: Vec<(NodeAction, &str)> = thread::scope(|scope| {
         let connect = |(action, name, address)| accepts_connection(address, port).then_some((action, name));
-        // Under a process limit the other nodes wait for a later round.
+        // If the process limit is reached, the remaining nodes wait for a later round.
         let tried = nodes.iter().copied().take(MAX_CONCURRENT);
         let threads: Vec<_> =
             tried.filter_map(|node| thread::Builder::new().spawn_scoped(scope, move || connect(node)).ok()).collect();
@@ -88,7 +88,7 @@ fn parse_line(line: &str) -> Option<(NodeAction, &str, &str)> {
     let (name, address, state, reason) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?.trim_end());
     let is_returning = reason.strip_prefix(OUR_REASON) == Some(RETURN_REASON);
     match state {
-        // slurmctld keeps an existing reason, and each of slurminit's reasons has a cause that is gone.
+        // slurmctld keeps an existing reason. If it is one of slurminit's reasons, its cause is gone by now.
         "down*" if reason == UNRESPONSIVE_REASON || reason.starts_with(OUR_REASON) => {
             Some((NodeAction::Register, name, address))
         }

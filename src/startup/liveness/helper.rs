@@ -17,8 +17,8 @@ pub(super) fn check(pid: i32) -> Result<(), Failure> {
     }
 }
 
-/// Why this daemon does not respond, if its helper was stopped by a signal: one that starts waits for its helper without a deadline. Only
-/// root and the helper's user can stop it.
+/// Why this daemon does not respond, if its helper was stopped by a signal: a daemon that is starting waits for its helper without a
+/// deadline. Only root and the helper's user can stop the helper.
 pub(super) fn stop_reason(pid: i32) -> Option<String> {
     let is_stopped = |child: i32| proc::stat(child).as_ref().and_then(fault) == Some(STOPPED);
     proc::children(pid).into_iter().any(is_stopped).then(|| format!("its helper {NAME} {STOPPED}"))

@@ -29,7 +29,7 @@ fn is_any_starting(slurmds: &[i32]) -> bool {
     if candidates.is_empty() {
         return false;
     }
-    // If the kernel does not list its sockets, waiting is of no use.
+    // If the kernel does not list Unix sockets, waiting is useless.
     let Some(sockets) = sockets::unix() else { return false };
     candidates
         .iter()

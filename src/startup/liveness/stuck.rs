@@ -1,8 +1,8 @@
 //! Finds a slurmstepd that waits for ever on behalf of a cancelled job.
 //!
-//! slurmstepd opens a job's input and output files with the rights of the job's user, and takes no request before that.
-//! A FIFO without a second opener blocks it: the job stays COMPLETING, and no other starts. Slurm's own
-//! `UnkillableStepTimeout` starts only after that wait (Slurm 24.11, `slurmstepd/req.c`).
+//! slurmstepd opens a job's input and output files with the rights of the job's user, and takes no request before that. A FIFO without a
+//! second opener blocks it: the job stays COMPLETING, and no other job starts. Slurm's own `UnkillableStepTimeout` starts only after that
+//! wait (Slurm 24.11, `slurmstepd/req.c`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

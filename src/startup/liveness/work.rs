@@ -10,8 +10,8 @@ use sys::proc::parse::field;
 /// For each thread, the time on a CPU and in the run queue.
 pub(super) struct Work(BTreeMap<String, Duration>);
 
-/// A process that worked or waited for a CPU for more than one part in this many is not hung: a hung daemon's timers
-/// use a thousandth.
+/// A process is not hung if it worked or waited for a CPU for more than this fraction (1/`BUSY`) of the time: the timers of a hung
+/// daemon use a thousandth.
 const BUSY: u32 = 10;
 
 impl Work {
@@ -33,8 +33,8 @@ impl Work {
     }
 }
 
-/// Judges a process that did not respond during `time`, in which it and the test did this much `work`; `None` if its work is no excuse.
-/// With `serves_others` it has clients and ran, so that they may have kept it from answering.
+/// Judges a process that did not respond during `time`. `work` is the work of the process and of the test in that time, or `None` if it
+/// does not excuse the process. `serves_others`: the process ran and has other clients, which may have kept it from answering.
 pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, time: Duration, why: String) -> Liveness {
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
@@ -63,7 +63,7 @@ pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, ti
         let work = work.as_secs_f64();
         return Liveness::Slow(format!("{why}, but {work:.1} s of work or of waiting for a CPU"));
     }
-    // The kernel adds the time in the run queue once the thread runs again: one that waited all the time has none yet.
+    // The kernel adds the time in the run queue once the thread runs again, so a thread that waited all the time shows none yet.
     if statuses.iter().any(|status| field(status, "State").is_some_and(|state| state.starts_with('R'))) {
         return Liveness::Slow(format!("{why}, but it is running or waiting for a CPU"));
     }

@@ -35,7 +35,7 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of kills recorded for `slurminit doctor`.
 const MAX_RECORDED: usize = 20;
 
-/// In place of the PID of a process that began and was killed between two looks.
+/// Stands for the PID of a process that started and was killed between two scans.
 const UNKNOWN_PID: i32 = 0;
 
 /// A process of a job.
@@ -51,7 +51,7 @@ struct JobProcess {
 /// PID and start time.
 type Key = (i32, u64);
 
-/// The jobs' processes at the last look, and the kernel's count at that time.
+/// The jobs' processes at the last scan, and the kernel's count at that time.
 #[derive(Debug, Default)]
 pub(super) struct Kills {
     run: PathBuf,
@@ -60,12 +60,12 @@ pub(super) struct Kills {
     count: u64,
     jobs: BTreeSet<u32>,
     processes: BTreeMap<Key, JobProcess>,
-    /// When the kills of a job were reported; `None` are those outside of jobs.
+    /// When the kills of a job were reported; the key is `None` for kills outside of jobs.
     reported: BTreeMap<Option<u32>, Instant>,
 }
 
 impl Kills {
-    /// `run` is the directory for the record.
+    /// Starts watching. `run` is the directory for the record.
     pub(super) fn watch(run: &Path) -> Self {
         let file = File::open(COUNT).ok();
         let has_event = file.is_some();
@@ -79,7 +79,7 @@ impl Kills {
         kills
     }
 
-    /// Becomes ready with POLLPRI when the count changes, if there is an event for it.
+    /// A descriptor that becomes ready with POLLPRI when the count changes, if there is an event for it.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)
     }
@@ -92,7 +92,7 @@ impl Kills {
         self.read_count() != self.count
     }
 
-    /// The kernel's count.
+    /// Reads the kernel's count of OOM kills.
     pub(super) fn read_count(&self) -> u64 {
         use std::os::unix::fs::FileExt as _;
         let mut text = [0; 512];
@@ -100,8 +100,8 @@ impl Kills {
         parse_count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
     }
 
-    /// Updates the processes, and reports the kills since the last look. `count` was read before the list of processes. Returns whether
-    /// there were any.
+    /// Updates the processes, and reports the kills since the last scan. `count` was read before the list of processes. Returns whether
+    /// there were any kills.
     pub(super) fn update(&mut self, count: u64, all: &Processes) -> bool {
         if self.file.is_none() {
             return false;
@@ -147,7 +147,7 @@ fn parse_count(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// The largest of the processes that have ended since the last look, or are ending: the kernel kills the largest.
+/// The largest of the processes that have ended since the last scan, or are ending: the kernel kills the largest.
 fn victims(
     before: &BTreeMap<Key, JobProcess>,
     now: &BTreeMap<Key, JobProcess>,
@@ -177,7 +177,7 @@ fn short_lived(job: u32) -> (i32, JobProcess) {
     (UNKNOWN_PID, JobProcess { job, name: "short-lived".to_owned(), resident_kib: 0, is_ending: true })
 }
 
-/// Adds it to the file that `slurminit doctor` reads.
+/// Adds the kill to the file that `slurminit doctor` reads.
 fn record(run: &Path, kill: OomKill) -> anyhow::Result<()> {
     let run = trusted_path::open(Path::new("/"), run)?;
     run.require_ours()?;
@@ -218,9 +218,9 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
         job
     ));
     let (job, note) = (job.to_string(), format!("OOM kill: {description}; request more memory with --mem"));
-    // slurmstepd writes it to the output of the job. That is over if its last process was killed. Without cgroups nothing makes the job's state
-    // OUT_OF_MEMORY: slurmctld sets it for the exit code SIG_OOM alone, which slurmstepd sends if task/cgroup counted a kill (24.11 to 26.05,
-    // `_job_complete` and `_send_complete_batch_script_msg`).
+    // slurmstepd writes the note to the job's output, unless the job has ended because its last process was killed. Without cgroups nothing
+    // sets the job's state to OUT_OF_MEMORY: slurmctld sets it only for the exit code SIG_OOM, which slurmstepd sends if task/cgroup
+    // counted a kill (24.11 to 26.05, `_job_complete` and `_send_complete_batch_script_msg`).
     let notify = move || {
         let slurm = Client::with_timeout(limit::COMMAND);
         comment_on(&slurm, &job, &note);
@@ -229,8 +229,8 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
     let _ = thread::Builder::new().spawn(notify);
 }
 
-/// slurmctld changes no job that has ended, but slurmdbd does, if there is one: once slurmctld has sent it the job's record, which on a
-/// busy machine takes seconds.
+/// Writes the comment to the job's record. slurmctld changes no job that has ended. slurmdbd, if there is one, does so once slurmctld has
+/// sent it the job's record, which takes seconds on a busy machine.
 fn comment_on(slurm: &Client, job: &str, note: &str) {
     let (place, comment) = (format!("jobid={job}"), format!("admincomment={OUR_REASON}{note}"));
     for _ in 0..COMMENT_TRIES {
@@ -252,7 +252,7 @@ fn job_processes(all: &Processes) -> BTreeMap<Key, JobProcess> {
     all.iter().filter_map(|process| Some((process, all.job(process)?))).map(job_process).collect()
 }
 
-/// `VmRSS:     1234 kB`; a zombie has no such line.
+/// Parses `VmRSS:     1234 kB`. A zombie has no such line.
 fn resident_kib(status: &str) -> u64 {
     let number = |text: &str| text.strip_suffix("kB")?.trim().parse().ok();
     parse::field(status, "VmRSS").and_then(number).unwrap_or(0)

@@ -1,8 +1,8 @@
 //! Decides which processes the kernel kills first when the container's memory runs out.
 //!
-//! Every process starts with the container's value, and Slurm sets that of each task to 0. So the kernel would kill the
-//! largest process, and that is slurmctld if someone has started hundreds of small ones. Raising the value takes no
-//! privilege, and children inherit it.
+//! Every process starts with the container's `oom_score_adj`, and Slurm sets that of each task to 0. So the kernel
+//! would kill the largest process, which is slurmctld if a user has started hundreds of small ones. Raising the value
+//! takes no privilege, and children inherit it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use sys::proc::{Processes, Role};
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
 const USER_SCORE: i32 = 500;
-/// Killed after its tasks but before the daemons: without slurmstepd a job cannot end in order.
+/// Killed after its tasks but before the daemons: without slurmstepd a job cannot end cleanly.
 const STEP_SCORE: i32 = 250;
 /// Accounts with smaller IDs belong to the system.
 const FIRST_USER_UID: u32 = 1000;
@@ -28,8 +28,8 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
     names.filter_map(|name| Some(User::from_name(name).ok()??.uid.as_raw())).collect()
 }
 
-/// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
-/// and the rest of root's.
+/// Makes the kernel kill the processes of jobs (of any user) and of ordinary users before those of `spared` and
+/// root's other processes.
 pub(super) fn raise_scores(spared: &BTreeSet<u32>, processes: &Processes) {
     for process in processes.iter() {
         let value = match (process.uid, &process.role) {

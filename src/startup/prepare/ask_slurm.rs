@@ -21,7 +21,7 @@ use sys::tool;
 /// Directory of the files to check, in the run directory.
 const DIRECTORY: &str = "check";
 
-/// slurmd's node name if slurm.conf names no node: no node of a cluster has this name, and the controller does not receive it.
+/// slurmd's node name if slurm.conf names no node. No node of a cluster has this name, and it is never sent to the controller.
 const NODE: &str = "slurminit-check";
 
 /// Fails with Slurm's own message, and the file and line that it refers to.
@@ -74,7 +74,7 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
     Ok(())
 }
 
-/// slurmd's complaint; `None` if there is none.
+/// Runs the check and returns slurmd's error messages; `None` if there are none.
 fn parse(
     config: &Config,
     directory: &Path,
@@ -105,13 +105,13 @@ fn parse(
     }
 }
 
-/// slurmd's complaints, without their prefix.
+/// slurmd's error messages, without their prefix.
 fn error_messages(stderr: &str) -> impl Iterator<Item = &str> {
     let error_message = |line| ["error: ", "fatal: "].iter().find_map(|word| Some(str::split_once(line, *word)?.1));
     stderr.lines().filter_map(error_message)
 }
 
-/// The refusal if no line of the operator's files caused the complaint.
+/// The refusal if no line of the operator's files caused the error.
 fn general_refusal(stderr: &str, directory: &Path, files: &[Text], customized: &Customized) -> Refusal {
     let faults: Vec<String> =
         error_messages(stderr).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();

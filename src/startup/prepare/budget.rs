@@ -1,4 +1,5 @@
-//! The time of a preparation. PID 1 ends it with SIGKILL after `prepare_timeout`, so everything in it ends before.
+//! The time budget of a preparation. PID 1 ends a preparation with SIGKILL after `prepare_timeout`, so every step must
+//! end before that.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +7,10 @@ use super::Sources;
 use config::Config;
 use slurm::client::{Client, limit};
 
-/// The part of the time after which no other step begins, in tenths. The rest is for the undoing of a refused reload.
+/// The part of the time, in tenths, after which no further step begins. The rest is for undoing a refused reload.
 const WORK: u32 = 9;
 
-/// The end of the time for the steps of a preparation, each of which has a timeout of its own.
+/// The time budget for the steps of a preparation, each of which has a timeout of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     total: Duration,
@@ -17,13 +18,13 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// The budget that PID 1 grants, whose configuration may be older.
+    /// The budget that PID 1 grants. PID 1 may use an older configuration.
     pub(super) fn of(sources: &Sources<'_>, config: &mut Config) -> Self {
         config.supervise.prepare_timeout = sources.time_limit.or(config.supervise.prepare_timeout);
         Self::begin(config.supervise.prepare_timeout())
     }
 
-    /// `total`: the time until SIGKILL.
+    /// Starts the budget. `total`: the time until SIGKILL.
     pub(super) fn begin(total: Duration) -> Self {
         Self { total, work_until: Instant::now() + work(total) }
     }
@@ -43,7 +44,7 @@ impl Budget {
         Client::with_timeout(self.timeout(limit::RELOAD))
     }
 
-    /// A client for the undoing, for all commands together.
+    /// A client for undoing a reload. Its timeout covers all commands together.
     pub(super) fn slurm_for_cleanup(&self) -> Client<'static> {
         Client::with_total_timeout(cleanup(self.total))
     }

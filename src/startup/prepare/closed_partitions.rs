@@ -1,7 +1,8 @@
 //! Partitions that accept no new jobs while a reload removes them.
 //!
-//! PID 1 ends a reload that takes too long with SIGKILL. So the names are in the run directory before the first partition is closed, and
-//! the next process opens what a killed one closed: `slurminit prepare --reopen`, which PID 1 starts then, or the next reload.
+//! PID 1 ends a reload that takes too long with SIGKILL. So the names are recorded in the run directory before the first partition is
+//! closed, and the next process opens the partitions that a killed one closed. That process is `slurminit prepare --reopen`, which PID 1
+//! then starts, or the next reload.
 
 use std::path::Path;
 
@@ -43,7 +44,7 @@ impl<'a> ClosedPartitions<'a> {
         Ok(closed)
     }
 
-    /// The new files are installed, which have the partitions no longer.
+    /// Keeps the partitions closed: the new files are installed and no longer contain them.
     pub(super) fn keep_closed(mut self) {
         self.is_kept_closed = true;
         if let Err(error) = install::forget_closed_partitions(self.paths, self.root) {
@@ -60,7 +61,7 @@ impl Drop for ClosedPartitions<'_> {
     }
 }
 
-/// Opens the recorded partitions. What slurmctld does not open stays recorded.
+/// Opens the recorded partitions. Those that slurmctld does not open stay recorded.
 pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
     let names = match install::closed_partitions(paths, root) {
         Ok(names) => names,

@@ -10,7 +10,7 @@ use model::exit_code;
 use model::inventory::{Finding, Kind};
 use plan::{DEFAULT_STATE_DIRECTORY, FileName, Refusal, UserFile};
 
-/// Creates missing directories. `config` has the user of slurmctld.
+/// Creates missing directories. `config` names slurmctld's user.
 pub(super) fn make(
     config: &Config,
     sources: &Sources<'_>,
@@ -48,8 +48,8 @@ pub(super) fn make(
     Ok(findings)
 }
 
-/// Checks that slurmctld can use Slurm's default for a `StateSaveLocation` that the user's slurm.conf does not set. It is a
-/// directory of the system, so its owner is not changed.
+/// Checks that slurmctld can use Slurm's default for a `StateSaveLocation` that the user's slurm.conf does not set. The
+/// default is a system directory, so its owner is not changed.
 fn check_default_state(config: &Config, sources: &Sources<'_>, slurm_conf: &UserFile) -> Result<Finding, Refusal> {
     let directory = DEFAULT_STATE_DIRECTORY;
     let what = format!("{}: StateSaveLocation is not set (Slurm's default is {directory})", slurm_conf.path.display());

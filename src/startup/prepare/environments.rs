@@ -29,7 +29,7 @@ pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     Ok(install_environments(&state, root, &owner, &files)?)
 }
 
-/// What jobs in container images need, and only root can make.
+/// Creates the directories that jobs in container images need and that only root can create.
 fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow::Result<()> {
     let is_closed = make_bundle_directories(&config.paths.run, root, passwd)?;
     if !is_closed && !users::is_nss_local() {
@@ -40,7 +40,7 @@ fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow:
         ));
     }
     let images = Store::shared(under(root, &config.images.directory));
-    // What cannot be made, for example on a read-only file system, is reported by the first import.
+    // A directory that cannot be created, for example on a read-only file system, is reported by the first import.
     if let Err(error) = images.create() {
         if error.is_untrusted() && images.path().exists() {
             report::warn(message!("images-untrusted", "no image that root imported is used: {error}", error));

@@ -1,5 +1,4 @@
-//! Finds the configuration error behind a daemon's last log lines. Only Slurm's daemons know all settings that they
-//! reject.
+//! Finds the configuration error behind a daemon's last log lines, because only Slurm's daemons can check all their settings.
 
 use std::path::Path;
 
@@ -39,7 +38,7 @@ fn no_network(daemon: &str, log_lines: &[&str]) -> Option<Refusal> {
     ))
 }
 
-/// A reload that is rolled back reports its reason even if that refers to no line.
+/// A reload that is rolled back reports its reason even if the reason refers to no line.
 fn last_line(is_reload: bool, log_lines: &[&str], cause: &str) -> Option<Refusal> {
     let last = log_lines.last().filter(|_| is_reload)?;
     let fix = "see its log, correct the change and reload again";

@@ -1,5 +1,5 @@
-//! Rejects a change while running jobs hold GPUs. If slurmctld starts with another number of GPUs on their node, it aborts them,
-//! whichever GPU they hold (24.11, `_find_invalid_job_gres_on_node`: "gres/gpu count mismatch").
+//! Rejects a change while running jobs hold GPUs. If slurmctld starts with another number of GPUs on their node, it aborts these
+//! jobs, whichever GPU they hold (24.11, `_find_invalid_job_gres_on_node`: "gres/gpu count mismatch").
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use slurm::client::Jobs;
 use slurm::error::QueryError;
 use sys::report;
 
-/// Fails if there is such a job, or if that cannot be determined.
+/// Fails if a running job holds GPUs, or if that cannot be determined.
 pub(super) fn check_no_job_holds_gpus(budget: &Budget) -> Result<(), Refusal> {
     // Uses JSON: in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
     let client = budget.slurm();

@@ -23,7 +23,8 @@ fn has_slurmctld(config: &Config) -> bool {
     matches!(config.role, Role::All | Role::Controller)
 }
 
-/// At a start: keeps the partitions and nodes of the saved jobs. If only the user can keep one, that is an error.
+/// At a start: keeps the partitions and nodes of the saved jobs. If only the user can keep an entry, the finding is an
+/// error.
 pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned) -> Result<Vec<Finding>, Refusal> {
     let Some(former) = install::read_former(&config.paths, root)?.filter(|_| has_slurmctld(config)) else {
         return Ok(Vec::new());
@@ -40,7 +41,7 @@ pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned)
 /// A partition or node that is no longer configured, and the jobs that use it.
 #[derive(Clone, Debug)]
 pub struct KeptEntry {
-    /// Such as `the partition debug`.
+    /// The kind and name, such as `the partition debug`.
     what: String,
     state: &'static str,
     jobs: Vec<String>,

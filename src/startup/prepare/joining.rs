@@ -39,7 +39,8 @@ pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Ref
     if own.is_none() {
         check_time(&token.contents, now())?;
     }
-    // Of the settings, only the controller's name is known to be safe. Other text of the token is untrusted.
+    // Of the token's settings, only the controller's name is known to be safe. All other text of the token is
+    // untrusted.
     if let Some(controller) = &config.slurm.controller {
         name_controller(controller.as_str(), &token.contents, root, config.slurm.controller_port);
     }
@@ -70,7 +71,7 @@ fn saved_token(root: &Path) -> Result<Option<Token>, Refusal> {
     let file = match trusted_path::open_file(root, &path) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
-        // PID 1 saves its own where no other user can write. A file of another user must not prevent the start.
+        // PID 1 saves its token where no other user can write. A file of another user must not prevent the start.
         Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => {
             report::warn(message!(
                 "token-ignored",

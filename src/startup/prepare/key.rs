@@ -1,4 +1,4 @@
-//! The munge key, which another container of the cluster may have to make first.
+//! Installs the munge key, which another container of the cluster may have to create first.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use install::{InstallError, MungeKey};
 use model::message;
 use sys::report;
 
-/// Timeout for the key of another container's cluster.
+/// How long to wait for the key of a cluster whose controller is in another container.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Installs the key. The controller's container, which starts at the same time, may not have made it yet.
+/// Installs the key. The controller's container, which starts at the same time, may not have created it yet.
 #[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; there is no event for a new file in a volume")]
 pub(super) fn install(config: &Config, root: &Path, budget: &Budget) -> Result<MungeKey, InstallError> {
     let (begin, timeout) = (Instant::now(), budget.timeout(TIMEOUT));

@@ -1,4 +1,5 @@
-//! Has the kernel kill one process when memory runs out, not the container with all its jobs, where its cgroup can be written.
+//! Makes the kernel kill one process when memory runs out, instead of the container with all its jobs. This requires a
+//! writable cgroup.
 
 use std::fs;
 use std::path::Path;

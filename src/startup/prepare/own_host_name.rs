@@ -8,7 +8,7 @@ use config::Config;
 use model::inventory::{Finding, Kind};
 use probe::{name_service, network};
 
-/// An address of documentation (RFC 5737), which no host has. A connected UDP socket sends nothing.
+/// An address reserved for documentation (RFC 5737), which no host has. Connecting a UDP socket sends nothing.
 const ELSEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
 
 /// Adds the host's name to /etc/hosts if it has no address. Runs before the daemons start.
@@ -18,7 +18,7 @@ pub(super) fn install(config: &Config, root: &Path) -> Option<Finding> {
         return None;
     }
     let address = match config.shares_a_cluster() {
-        // Other hosts read the address in this one's credentials.
+        // Other hosts read the address in this host's credentials.
         true if name_service::is_in_dns(&host) => return None,
         true => routed_address(),
         false if network::has_only_ipv6(root) => Some(Ipv6Addr::LOCALHOST.into()),

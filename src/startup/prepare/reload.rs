@@ -33,7 +33,7 @@ pub struct ReloadEffect {
     pub deferred: Vec<String>,
     /// The partitions that are kept for their jobs.
     pub kept: Vec<KeptEntry>,
-    /// The partitions that it removes.
+    /// The partitions that the reload removes.
     removed: Vec<String>,
     planned: Planned,
     /// The node's name.
@@ -54,9 +54,9 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
         sys::report::info(message!("file-change", "{line}", line));
     }
     check(&config, sources.config, sources.root, &effect, &budget)?;
-    // From here to the installation the partitions are closed. They are opened again if it fails.
+    // From here to the installation the partitions are closed. They are opened again if the installation fails.
     let closed = ClosedPartitions::close(&config, sources.root, &effect.removed, budget)?;
-    // A job that came during the checks keeps its partition.
+    // If a job was submitted during the checks, its partition is kept.
     let effect = if effect.removed.is_empty() { effect } else { plan()? };
     let ReloadEffect { planned, change, kept, .. } = effect;
     let before = account_files(sources.root);
@@ -212,7 +212,7 @@ fn plan_effect(
     let container_name = inventory.container_name.clone().or(current_name);
     let inventory = &Inventory { container_name, ..inventory.clone() };
     let mut config = config.clone();
-    // Running jobs have opened their GPUs' files, and may open them again: open files stay accessible until the next start.
+    // Running jobs may open their GPUs' files again, so files that are open to users stay so until the next start.
     config.gpu.isolate = Some(config.isolates_gpus() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
     let mut planned = plan_files(config, config_file, inventory, root)?;

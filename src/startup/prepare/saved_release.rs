@@ -1,8 +1,8 @@
-//! Which release of Slurm wrote the state that slurmctld is about to read, and whether the installed one can.
+//! Which release of Slurm wrote the state that slurmctld is about to read, and whether the installed release can read it.
 //!
-//! slurmctld writes its own release into each file. It reads those of three releases before its own, and saves them as its own a few
-//! seconds later. One of a later or a much older release makes it exit, or is misread: it compares the number with a minimum only (24.11 to
-//! 26.05, `job_mgr.c`, `node_mgr.c`).
+//! slurmctld writes the number of its own release into each file. It reads files of the three releases before its own, and converts them a
+//! few seconds later. A file of a later or a much older release makes it exit, or is misread, because it compares the number only with a
+//! minimum (24.11 to 26.05, `job_mgr.c`, `node_mgr.c`).
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use sys::trusted_path::Dir;
 
 use config::Config;
 
-/// The length of a string and the string, which the number follows (big-endian, the release in its upper byte).
+/// The length of a string and the string. The release number follows (big-endian, the release in its upper byte).
 const MAGIC: &[u8] = b"\x00\x00\x00\x11PROTOCOL_VERSION\0";
 
 /// Announces a conversion of the saved state, and refuses a state that the installed Slurm cannot read.
@@ -38,7 +38,8 @@ pub(super) fn check(config: &Config, root: &Path, files: &[Text], inventory: &In
     Ok(())
 }
 
-/// The numbers of the oldest and of the newest release that wrote one of the files. The directory is slurm's, so links in it are not followed.
+/// The numbers of the oldest and of the newest release that wrote one of the files. The directory belongs to slurm, so links in it are not
+/// followed.
 fn releases(state: &Path) -> Option<(u8, u8)> {
     let state = Dir::open_unchecked(state).ok()?;
     // slurmctld reads the older file if the newer one is missing.

@@ -16,7 +16,7 @@ use crate::tool;
 use model::message;
 use model::message::Report;
 
-/// After this, only the last rounds of SIGKILL follow.
+/// The time limit. After it, only the last rounds of SIGKILL follow.
 const DEADLINE: Duration = Duration::from_millis(700);
 /// The timeout for reading evidence, because processes can block it.
 const EVIDENCE_TIMEOUT: Duration = Duration::from_millis(150);
@@ -67,7 +67,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Inspects all processes, and returns the leftovers.
     fn scan(&mut self) -> Vec<Process> {
-        // A process that stays dead is a zombie, and hides no leftover.
+        // A PID that is dead in two scans in a row is a zombie, and hides no leftover.
         let mut known_dead = Vec::new();
         for _ in 0..EMPTY_SCANS {
             let (left, dead) = self.scan_once();
@@ -92,7 +92,8 @@ impl Search<'_> {
         let known: BTreeSet<i32> = self.found.keys().copied().collect();
         let left = leftovers(&all, self.job, &self.evidence, &known);
         self.user_has_only_leftovers = all.user_has_only(self.job, &left);
-        // A process that is exiting is not a leftover: the parent that identifies another job's epilog may be gone before it.
+        // A process that is exiting is not a leftover. It may be the epilog of another job, and its parent, which would
+        // identify it, may be gone already.
         let (left, ending): (Vec<Process>, Vec<Process>) =
             left.into_iter().filter_map(|pid| all.get(pid).cloned()).partition(|process| {
                 known.contains(&process.pid) || self.holds_gpu(process.pid) || look::is_running(process)

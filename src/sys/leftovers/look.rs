@@ -1,6 +1,6 @@
 //! Reads /proc.
 //!
-//! `limits` is readable by everybody. The environment and open files of another user's process are hidden ([`proc::read_as_owner`]).
+//! All users can read `limits`. Root needs [`proc::read_as_owner`] to read the environment and open files of another user's process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use crate::proc::{self, Process, Processes};
 
 use super::{Evidence, is_gpu_device_file};
 
-/// The number of bytes of an environment that are read. Variables beyond that count as missing.
+/// The number of bytes of an environment that are read. Variables beyond that are treated as missing.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
 
 /// The maximum number of open files to inspect per process.
@@ -55,8 +55,8 @@ fn parse_hard_limit(limits: &str) -> Option<u64> {
     }
 }
 
-/// All living processes, and the PIDs that were listed but had ended when they were read; for those of `uid`, also whether they
-/// are marked.
+/// All living processes, and the PIDs that were listed but had ended before they were read. Only processes of `uid` are checked for
+/// the mark.
 pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
     let mut listed: Vec<i32> = proc::pids().collect();
     // Newest first, to catch a chain of short-lived processes.
@@ -85,7 +85,7 @@ pub fn evidence(processes: &[Process], deadline: Instant) -> BTreeMap<i32, Evide
 
 fn read_evidence(pid: i32) -> Evidence {
     let mut environment = Vec::new();
-    // An unreadable environment counts as empty.
+    // An unreadable environment is treated as empty.
     if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
         let _ = file.take(MAX_ENVIRONMENT).read_to_end(&mut environment);
     }

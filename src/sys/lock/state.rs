@@ -31,7 +31,7 @@ pub struct StateLock {
     files: Vec<Flock<File>>,
     /// Why a directory is not locked.
     pub warnings: Vec<String>,
-    /// Fixes on the way to the directories.
+    /// Repairs made to the parents of the directories.
     pub repaired: Vec<RepairedPath>,
 }
 
@@ -105,8 +105,8 @@ impl StateLock {
     }
 }
 
-/// Opens the lock file. It must belong to root: any process that can open it can hold the lock. The file of a holder is
-/// not replaced, because a lock on a removed file excludes no process.
+/// Opens the lock file. It must belong to root: any process that can open it can hold the lock. An existing regular file is never
+/// replaced, because another process may hold its lock, and a lock on a removed file excludes no process.
 fn open(dir: &Dir) -> io::Result<File> {
     if dir.metadata_of(FILE).is_ok_and(|found| !found.is_file()) {
         dir.remove(FILE)?;

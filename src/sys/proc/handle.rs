@@ -31,7 +31,7 @@ impl Handle {
         }
     }
 
-    /// Becomes readable when the process ends.
+    /// A descriptor that becomes readable when the process ends; `None` without a pidfd.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }

@@ -1,9 +1,9 @@
 //! Parses files of proc(5).
 
-/// `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// PID.
+    /// The PID.
     pub pid: i32,
     /// The name, at most 15 bytes, which the process can set to any value.
     pub name: String,
@@ -11,7 +11,7 @@ pub struct Stat {
     pub state: char,
     /// Whether the process has more than one thread.
     pub has_threads: bool,
-    /// Parent PID.
+    /// The parent's PID.
     pub parent: i32,
     /// The session ID: the PID of the session leader.
     pub session: i32,

@@ -28,7 +28,8 @@ pub fn end(mut child: Child) {
         return reap();
     }
     let pid = i32::try_from(child.id()).unwrap_or_default();
-    // Each is stopped first: one that runs could fork, and a parent that dies first would take its children out of the tree.
+    // Each process is stopped first: a running process could fork, and the children of a parent that dies first would leave
+    // the tree.
     let mut tree = BTreeMap::new();
     for _ in 0..STOP_PASSES {
         stop_tree(pid, &mut tree);

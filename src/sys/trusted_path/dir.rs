@@ -18,7 +18,7 @@ use nix::unistd::{UnlinkatFlags, geteuid, linkat, symlinkat, unlinkat};
 
 use super::UntrustedPath;
 
-/// Whether files of this user are as trustworthy as root's: they belong to root, or to the user we run as.
+/// Whether files of this user are as trustworthy as root's: the user is root, or the one that this process runs as.
 pub fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
@@ -69,13 +69,13 @@ impl Dir {
         self.metadata.is_symlink()
     }
 
-    /// Whether only root can have created this entry, even if others may add names: it belongs to root, and is not a
-    /// hard link to another file of root's.
+    /// Whether only root can have created this entry, even if others may add names: it belongs to root, and is not a hard link to
+    /// another of root's files.
     pub(super) fn is_placed_by_root(&self) -> bool {
         is_ours(self.metadata.uid()) && (self.metadata.is_dir() || self.metadata.nlink() == 1)
     }
 
-    /// Whether the entry is another user's, whose own content it is: not a second name of a file of root's.
+    /// Whether the entry belongs to another user. A hard link to one of root's files belongs to root.
     pub(super) fn is_foreign(&self) -> bool {
         !is_ours(self.metadata.uid())
     }
@@ -98,7 +98,7 @@ impl Dir {
         self.flags().contains(FsFlags::ST_NOEXEC)
     }
 
-    /// Opens the entry of this name; of a link, the link itself.
+    /// Opens the entry of this name. If the entry is a link, opens the link itself.
     pub(super) fn open_entry(&self, name: &OsStr) -> nix::Result<Self> {
         Self::open(&self.file, Path::new(name), OFlag::O_NOFOLLOW, self.path.join(name))
     }
@@ -107,8 +107,7 @@ impl Dir {
         readlinkat(&self.file, name).map(PathBuf::from)
     }
 
-    /// Creates a directory. If another process creates the same name at that moment, this fails: that process is not to
-    /// be trusted.
+    /// Creates a directory. Fails if another process creates the same name at that moment, because that process cannot be trusted.
     pub(super) fn make(&self, name: &OsStr) -> nix::Result<Self> {
         mkdirat(&self.file, name, Mode::from_bits_truncate(0o755))?;
         let made = self.open_entry(name)?;
@@ -144,7 +143,8 @@ impl Dir {
         openat(&self.file, ".", flags, Mode::empty()).map(File::from)
     }
 
-    /// Changes the mode of an entry that is no link. Only in a directory in which others cannot replace it ([`Self::require_ours`]).
+    /// Changes the mode of an entry that is not a link. Use this only in a directory in which others cannot replace the entry
+    /// ([`Self::require_ours`]).
     ///
     /// # Errors
     /// The system call fails.

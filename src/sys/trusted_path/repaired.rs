@@ -1,4 +1,4 @@
-//! Fixes made during a walk.
+//! Repairs made during a walk.
 
 use std::path::PathBuf;
 

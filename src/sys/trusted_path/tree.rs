@@ -5,12 +5,12 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use super::{Dir, RepairedPath, is_ours};
 
-/// The deepest tree that is followed. Slurm's trees have two levels.
+/// The maximum depth of a tree. Slurm's trees have two levels.
 const MAX_DEPTH: u32 = 32;
 
 impl Dir {
     /// Changes the owner of everything in the directory. The user `former_uid` could write here and may have placed
-    /// traps: links, and hard links to files of other users keep their owner.
+    /// traps, so links, and hard links to files of other users, keep their owner.
     ///
     /// # Errors
     /// The first entry whose owner cannot be changed.

@@ -25,7 +25,7 @@ pub(super) fn write_report(run: &Path, report: &Report) -> io::Result<()> {
     replace(run, FILE, report, 0o644)
 }
 
-/// The report of an agent that ran before.
+/// The report of the previous agent.
 pub(super) fn former_report(run: &Path) -> Option<Report> {
     read(run, FILE)
 }
@@ -59,7 +59,7 @@ pub fn write_released(run: &Path, released: &[Identity]) -> io::Result<()> {
     replace(run, RELEASED, &released, 0o600)
 }
 
-/// Marks the GPUs to leave out. One that its driver no longer lists keeps its place among the others.
+/// Marks the GPUs to leave out. A GPU that its driver no longer lists keeps its place among the others.
 pub fn leave_out(run: &Path, inventory: &mut Inventory) {
     mark(&left_out(run), inventory);
 }

@@ -16,20 +16,20 @@ use probe::memory::{self, MemoryState};
 use sys::report;
 use sys::users;
 
-/// The part of the time that measuring takes at most: one in so many.
+/// Measuring takes at most 1/`PART` of the time.
 const PART: u32 = 50;
 
-/// What can run short.
+/// A resource that can run short.
 pub(super) enum Resource {
     Memory,
     Directory {
         path: PathBuf,
         mib: u64,
-        /// By user, what was measured last.
+        /// The bytes at the last measurement, by user.
         bytes: Option<BTreeMap<u32, u64>>,
-        /// By user, the MiB that were added since the measurement before.
+        /// The MiB that were added since the previous measurement, by user.
         growth: BTreeMap<u32, u64>,
-        /// Whether the log has that the directory cannot be measured.
+        /// Whether it was logged that the directory cannot be measured.
         is_failure_reported: bool,
     },
 }
@@ -40,7 +40,7 @@ impl Resource {
         Self::Directory { path, mib: *mib, bytes: None, growth, is_failure_reported: false }
     }
 
-    /// The prefix of its drain reasons.
+    /// The prefix of the drain reasons for this resource.
     fn reason(&self) -> String {
         match self {
             Self::Memory => MEMORY_REASON.to_owned(),
@@ -48,7 +48,7 @@ impl Resource {
         }
     }
 
-    /// What follows the prefix, for these numbers.
+    /// The text after the prefix of a drain reason, with these numbers.
     fn describe(&self, numbers: &str) -> String {
         let state = match self {
             Self::Memory => "is low",
@@ -72,23 +72,24 @@ impl Resource {
             return None;
         };
         let used = now.values().sum::<u64>() >> 20;
-        // Files of an earlier agent's time belong to no job of now.
+        // Files from before the start of this agent are not attributed to current jobs.
         let before = bytes.replace(now.clone()).unwrap_or_else(|| now.clone());
         let added =
             |(uid, new): (u32, u64)| (uid, new.saturating_sub(before.get(&uid).copied().unwrap_or_default()) >> 20);
         *growth = now.into_iter().map(added).collect();
-        // Where nothing is written, a full directory harms no job.
+        // If nothing is written, a full directory harms no job.
         let pressure = if growth.values().any(|mib| *mib > 0) { 100.0 } else { 0.0 };
         Some(MemoryState { free_mib: mib.saturating_sub(used), usable_mib: *mib, pressure: Some(pressure) })
     }
 }
 
-/// The levels of directories: files stay when their job has ended.
+/// The levels for directories: files remain when their job has ended.
 pub(super) fn directory_levels() -> Memory {
     Memory { guard: true, close_below: 20, cancel_below: 10, open_above: 25, cancel: Victim::Youngest }
 }
 
-/// Starts a thread that watches a resource until the agent ends: Slurm's answers can take long, and so can those about GPUs.
+/// Starts a thread that watches a resource until the agent ends. It has its own thread because answers from Slurm and from
+/// GPUs can take long.
 pub(super) fn watch(resource: Resource, levels: Memory, interval: Duration, node: &str) -> io::Result<()> {
     let node = node.to_owned();
     let mut watch =
@@ -121,9 +122,9 @@ struct Watch {
     levels: Memory,
     node: String,
     guard: Guard,
-    /// Whether the guard has the state of the node, which an earlier agent may have drained.
+    /// Whether the guard has read the state of the node, which an earlier agent may have drained.
     is_node_known: bool,
-    /// Whether the log has that the node is drained for another reason while the resource is low.
+    /// Whether it was logged that the node is drained for another reason while the resource is low.
     is_other_drain_reported: bool,
 }
 
@@ -169,7 +170,7 @@ impl Watch {
                         state
                     ));
                 }
-                // Another's drain can end before the resource is free.
+                // A drain for another reason can end before the resource is free.
                 (self.guard.is_closed, self.is_other_drain_reported) = (is_drained, !is_drained);
             }
             Action::Resume => {
@@ -249,7 +250,7 @@ fn cancel_for_directory<'a>(
 ) -> Result<(), String> {
     let mut jobs = slurm::running(node)?;
     for job in &mut jobs {
-        // No job has a request, and its user's files are not attributed to one of several jobs.
+        // Jobs request no directory space, and a user's files are not attributed to one of several jobs.
         (job.requested, job.used) = (Some(0), growth.get(&job.uid).copied().unwrap_or_default());
     }
     let growth = growth.iter().map(|(uid, mib)| (Some(*uid), *mib)).collect();

@@ -1,6 +1,8 @@
-//! Runs the operator's commands and calls their webhooks for faults and jobs, one at a time for each of them.
+//! Runs the operator's commands and calls the operator's webhooks for faults and jobs. Each command or webhook handles one event at a
+//! time.
 //!
-//! The agent does not wait for a command: one that hangs is killed at its deadline, and one that runs too often is skipped and counted.
+//! The agent does not wait for a command: one that hangs is killed at its deadline. Events beyond the rate limit are skipped and
+//! counted.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -41,7 +43,7 @@ struct Message<'a> {
     skipped: u64,
 }
 
-/// What a receiver gets.
+/// An event that is sent to a receiver.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Event {
@@ -58,7 +60,7 @@ pub(super) struct JobEvent {
     pub(super) kind: &'static str,
     #[serde(flatten)]
     pub(super) job: JobUse,
-    /// One line for people.
+    /// A description of the event in one line.
     pub(super) line: String,
 }
 
@@ -183,7 +185,7 @@ impl ReceiverQueue<'_> {
     }
 }
 
-/// The variables that a notifier gets.
+/// The environment variables that are passed to a notifier.
 const PASSED_VARIABLES: [&str; 11] = [
     "PATH",
     "LANG",
@@ -218,7 +220,8 @@ fn launch(queue: &ReceiverQueue<'_>, message: &Message<'_>) -> anyhow::Result<Ch
     Ok(child)
 }
 
-/// The command, and its standard input: a URL may hold a secret, and all users may read a process's arguments.
+/// The command and its standard input, which contains a webhook's URL: it may hold a secret, and all users may read a process's
+/// arguments.
 fn program(queue: &ReceiverQueue<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
     let url = match queue.receiver {
         Receiver::Command(words) => {

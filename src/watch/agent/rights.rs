@@ -12,7 +12,7 @@ use nix::unistd::{Gid, Pid, Uid, getppid};
 
 use probe::device_files;
 
-/// Gives up root and every capability for good. `parent` is the process with which this one ends.
+/// Gives up root and every capability for good. This process ends when `parent` ends.
 ///
 /// # Errors
 /// The rights cannot be given up.
@@ -22,13 +22,13 @@ pub fn give_up(parent: Pid) -> anyhow::Result<()> {
         device_files::become_watcher(&groups()).context("cannot change the user and the groups")?;
     }
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
-    // The kernel forgets this when the user changes.
+    // This comes after the change of user, which resets the setting.
     prctl::set_pdeathsig(Signal::SIGKILL).context("cannot set the parent-death signal")?;
     anyhow::ensure!(getppid() == parent, "the agent has ended");
     Ok(())
 }
 
-/// The groups of the device files that not all users may open: a file of `render` or `video`, and a GPU that belongs to a job's user.
+/// The groups of the device files that are not open to all users: files of `render` or `video`, and GPUs that belong to a job's user.
 fn groups() -> Vec<Gid> {
     let directories = ["/dev", "/dev/dri"].map(Path::new);
     let entries = directories.into_iter().flat_map(|directory| directory.read_dir().into_iter().flatten().flatten());

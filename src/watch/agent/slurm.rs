@@ -12,7 +12,7 @@ const SLURM: Client = Client::with_timeout(limit::COMMAND);
 /// The longest reason, in characters.
 const MAX_REASON: usize = 400;
 
-/// Drains the node, unless another cause has closed it: Slurm keeps one reason, and a drain ends FAIL.
+/// Drains the node, unless another cause has closed it: Slurm keeps only one reason, and a drain would end the state FAIL.
 pub(super) fn drain(node: &str, reason: &str) -> DrainOutcome {
     if let Some(report) = report(node).filter(NodeReport::is_closed_externally) {
         return DrainOutcome::Others(report.reason);
@@ -45,7 +45,8 @@ pub(super) fn is_drained_for(node: &str, reason: &str) -> Option<bool> {
     report(node).map(|report| report.has_drain_reason(reason))
 }
 
-/// Drains the node: the reason is `prefix` and `why`. Returns `false` if it accepts no jobs for another reason, which stays.
+/// Drains the node: the reason is `prefix` and `why`. Returns `false` if it already accepts no jobs for another reason,
+/// which is kept.
 pub(super) fn drain_for(node: &str, prefix: &str, why: &str) -> Result<bool, String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if report.state.starts_with("drain") || report.is_closed_externally() {
@@ -54,7 +55,7 @@ pub(super) fn drain_for(node: &str, prefix: &str, why: &str) -> Result<bool, Str
     update(node, &["state=drain", &format!("reason={prefix}{why}")]).map(|()| true)
 }
 
-/// The node's running jobs by their start, with the memory that they have been allocated here.
+/// The node's running jobs in the order of their start, with the memory that they have been allocated here.
 pub(super) fn running(node: &str) -> Result<Vec<JobMemory>, String> {
     const COLUMNS: [(&str, usize); 3] = [("JobID", 30), ("UserID", 30), ("tres-alloc", 1000)];
     let which = Jobs { states: &["RUNNING"], node: Some(node), options: &["--sort=S"] };
@@ -66,7 +67,7 @@ pub(super) fn running(node: &str) -> Result<Vec<JobMemory>, String> {
     Ok(jobs.into_iter().filter_map(memory).collect())
 }
 
-/// `cpu=2,mem=1.50G,node=2,billing=2`: a job of several nodes gets an equal part on each.
+/// The memory per node in MiB, from `cpu=2,mem=1.50G,node=2,billing=2`. A job of several nodes has an equal part on each.
 pub(super) fn mib_per_node(tres: &str) -> Option<u64> {
     let value = |key: &str| tres.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
     let memory = value("mem")?;
@@ -88,13 +89,14 @@ pub(super) fn mib_per_node(tres: &str) -> Option<u64> {
 /// Warns a job's user.
 pub(super) fn warn(job: u64, note: &str) -> Result<(), String> {
     let (job, note) = (job.to_string(), format!("{OUR_REASON}{note}"));
-    // It appears in the output of srun and of a batch job; the comment stays with the job.
+    // The note appears in the output of srun or of the batch job. The comment stays with the job.
     let notified = SLURM.run("scontrol", &["notify", &job, &note]);
     SLURM.update_job(&job, &[format!("admincomment={note}")])?;
     Ok(notified?)
 }
 
-/// Sets or removes the mark of this node in a job's AdminComment, which other nodes write, too: it is read just before.
+/// Sets or removes the mark of this node in a job's AdminComment. Other nodes write to the comment too, so it is
+/// read again just before.
 pub(super) fn mark_idle(node: &str, job: u64, at: Option<u64>) -> Result<(), String> {
     let id = job.to_string();
     let which = Jobs { states: &["all"], node: None, options: &["--all", "--json", "--jobs", &id] };

@@ -1,4 +1,5 @@
-//! The thread that queries and updates Slurm, and has PID 1 reload. Each can take long, so the agent itself waits for none of them.
+//! The thread that queries and updates Slurm, and has PID 1 reload. These tasks can take long, so the agent itself does not wait
+//! for them.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -27,11 +28,11 @@ pub(super) enum Task {
     Drain(String),
     /// Query the jobs on the node.
     QueryJobs,
-    /// A reload that excludes these GPUs.
+    /// Reload without these GPUs.
     Reload(Vec<LeftOutGpu>),
     /// Resume the node.
     Resume,
-    /// Query the jobs that have GPUs of the node, or had them.
+    /// Query the jobs that have, or had, GPUs of the node.
     QueryUsage,
     /// Write this to a job's output and AdminComment.
     Warn(u64, String),
@@ -45,11 +46,11 @@ pub(super) enum Task {
 #[derive(Debug)]
 pub(super) enum TaskResult {
     Drained(DrainOutcome),
-    /// The answer to the query that began then.
+    /// The answer to a query, and when the query began.
     OnNode(Instant, Result<SlurmNodeState, String>),
     Reloaded(Result<Box<Prepared>, String>),
     Resumed(Result<(), String>),
-    /// The answer to the query that began then, in ms since 1970.
+    /// The answer to a query. `asked`: when the query began, in ms since 1970.
     Usage {
         asked: u64,
         jobs: Result<Vec<Job>, String>,
@@ -57,7 +58,7 @@ pub(super) enum TaskResult {
     },
     /// A job was warned or cancelled.
     Noted(Result<(), String>),
-    /// A sample of a GPU that is closed otherwise.
+    /// A sample of a GPU that is closed except for such checks.
     Checked(Identity, Result<Line, String>),
 }
 
@@ -76,7 +77,7 @@ struct Work {
     node: String,
     run: PathBuf,
     supervise: Supervise,
-    /// Whether Slurm hides jobs, and when it was asked.
+    /// Whether Slurm hides jobs, and when this was queried.
     hides_jobs: Option<(Instant, bool)>,
 }
 
@@ -101,7 +102,7 @@ impl Worker {
                 if worker_sender.send(work.execute(task)).is_err() {
                     return;
                 }
-                // A full pipe wakes the agent, too.
+                // An error is ignored: a full pipe wakes the agent, too.
                 let _ = worker_wake.write(&[0]);
             }
         })?;
@@ -110,11 +111,11 @@ impl Worker {
 
     /// Queues a task.
     pub(super) fn queue(&self, task: Task) {
-        // The thread ends only with the agent.
+        // An error is ignored: the thread ends only with the agent.
         let _ = self.tasks.send(task);
     }
 
-    /// Wakes the agent at a signal, too.
+    /// A copy of the socket that wakes the agent, for signal handlers.
     pub(super) fn wake_sender(&self) -> std::io::Result<UnixStream> {
         self.wake_sender.try_clone()
     }
@@ -175,7 +176,7 @@ impl Work {
         }
     }
 
-    /// Whether Slurm's PrivateData hides jobs, which seldom changes. Without an answer they are hidden.
+    /// Whether Slurm's PrivateData hides jobs, which seldom changes. If Slurm does not respond, they are hidden.
     fn hides_jobs(&mut self) -> bool {
         match self.hides_jobs {
             Some((asked, hides)) if asked.elapsed() < PRIVACY_INTERVAL => hides,

@@ -1,8 +1,8 @@
-//! What jobs do with their GPUs: keeps the state of [`faults::usage`] on disk, and answers the question for it.
+//! How jobs use their GPUs: keeps the state of [`faults::usage`] on disk, and decides when to query slurmctld for it.
 //!
-//! A container that is killed loses the samples since the last round. Each user may read the records of their own jobs, root and
-//! Slurm's user all: Slurm's PrivateData cannot be circumvented here. The files are root's; other users get their records from the
-//! [`socket`].
+//! A container that is killed loses the samples since the last round. Each user may read the records of their own jobs; root and Slurm's
+//! user may read all, so Slurm's PrivateData cannot be circumvented here. The files belong to root; other users get their records from
+//! the [`socket`].
 
 mod comments;
 pub mod jobstats;
@@ -32,8 +32,8 @@ use output::Outputs;
 pub use records::read;
 pub use socket::ask;
 
-/// The interval of queries while jobs have GPUs, and otherwise. slurmd creates and removes a socket in its directory for each step, after
-/// which a query follows at once; only an allocation without steps waits for this.
+/// The intervals between queries while jobs have GPUs, and while no job has one. slurmd creates and removes a socket in its directory for
+/// each step, after which a query follows at once; only an allocation without steps waits for this.
 const BUSY_INTERVAL: Duration = Duration::from_secs(60);
 const IDLE_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -52,7 +52,8 @@ pub(super) struct Keeper {
     changed: Vec<Option<SystemTime>>,
     asked: Option<Instant>,
     is_pending: bool,
-    /// Whether slurmd's directories changed before the last query: slurmctld may have learned of it later.
+    /// Whether slurmd's directories changed before the last query. slurmctld may have recorded the change only later, so the query is
+    /// repeated.
     repeats: bool,
     has_warned: bool,
     /// Whether the saved state has jobs.
@@ -60,7 +61,7 @@ pub(super) struct Keeper {
     comments: Comments,
     /// The ended jobs to show, the last one first.
     shown: VecDeque<JobUse>,
-    /// The ends of jobs whose users want mail of it.
+    /// The ends of jobs whose users requested mail about them.
     ends: Vec<JobEvent>,
     /// Whether Slurm's PrivateData hides jobs; true before the first answer.
     hides_jobs: bool,
@@ -150,13 +151,13 @@ impl Keeper {
         true
     }
 
-    /// Applies slurmctld's answer, and returns the jobs that do not use their GPUs. Without an answer, the samples wait for the next.
+    /// Applies slurmctld's answer, and returns the jobs that do not use their GPUs. Without an answer, the samples wait for the next one.
     pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>, hides_jobs: bool) -> Vec<IdleJob> {
         (self.is_pending, self.hides_jobs) = (false, hides_jobs);
         let Ok(jobs) = jobs else { return Vec::new() };
         let ended = self.usage.update(asked, jobs);
         if !ended.is_empty() {
-            // The record first: it is read once if it is written twice.
+            // The record is written before the state: a record that is written twice is read only once.
             self.warn(records::append(&self.state, &ended));
             self.save();
             ended.iter().for_each(|run| self.shown.push_front(JobUse::from(run)));
@@ -169,7 +170,7 @@ impl Keeper {
         self.usage.idle(&self.policy, asked / 1000)
     }
 
-    /// The ends of jobs since the last call whose users want mail of it.
+    /// The ends of jobs since the last call whose users requested mail about them.
     pub(super) fn take_ends(&mut self) -> Vec<JobEvent> {
         std::mem::take(&mut self.ends)
     }
@@ -184,7 +185,7 @@ impl Keeper {
         self.usage.idle_marks(&self.policy, unix_ms() / 1000)
     }
 
-    /// Adds what everyone may see to the report.
+    /// Adds the data that all users may see to the report.
     pub(super) fn describe(&self, report: &mut Report) {
         let now = unix_ms();
         report.users = self.usage.users();

@@ -13,7 +13,7 @@ use faults::sample::{Identity, Key, Line};
 use model::inventory::Vendor;
 use sys::secret_variables;
 
-/// After this time, the GPU that the driver initialises is logged.
+/// If the driver takes longer than this to initialise a GPU, the GPU is logged.
 const SLOW_START: Duration = Duration::from_secs(5);
 /// The longest line, in bytes.
 const MAX_LINE: usize = 1 << 20;
@@ -56,14 +56,14 @@ pub(super) struct Watcher {
     /// Whether to read values that need calls of their own.
     reads_meters: bool,
     running: Option<Running>,
-    /// The process before, which has GPUs open that are to be closed.
+    /// The previous process, which has GPUs open that are to be closed.
     former: Option<Running>,
     /// When to start the process.
     start_at: Instant,
     restart_backoff: Duration,
     crashes: u32,
     backing_off: BTreeMap<Key, BackingOffGpu>,
-    /// The GPUs that are not to be open.
+    /// The GPUs that must not be open.
     closed: Vec<Identity>,
     /// The GPUs that the process listed or opened last.
     known: BTreeMap<Key, Identity>,
@@ -78,9 +78,9 @@ struct Running {
     unparsed: Vec<u8>,
     /// The GPU that the driver is being queried for.
     queried_gpu: Option<Key>,
-    /// When it was started; `None` once it has listed the GPUs.
+    /// When the process was started; `None` once it has listed the GPUs.
     started_at: Option<Instant>,
-    /// Whether it leaves the driver alone, because all GPUs are closed.
+    /// Whether the process does not query the driver, because all GPUs are closed.
     all_closed: bool,
     /// Whether the process only waits for events.
     is_idle: bool,
@@ -147,13 +147,13 @@ impl Watcher {
         self.backing_off.values().filter(is_resting).map(|backing_off| &backing_off.gpu).chain(&self.closed)
     }
 
-    /// Whether the vendor has no GPU that is to be open. NVIDIA's library may open a GPU without a request for its handle.
+    /// Whether all of the vendor's GPUs are to be closed. NVIDIA's library may open a GPU without a request for its handle.
     fn are_all_closed(&self) -> bool {
         let is_closed = |key: &Key| self.closed.iter().any(|gpu| gpu.key() == *key);
         !self.known.is_empty() && self.known.keys().all(is_closed)
     }
 
-    /// Closes these GPUs and no others: the driver has no other way than the end of the process.
+    /// Closes these GPUs and no others. The driver closes a GPU only at the end of the process.
     pub(super) fn close(&mut self, now: Instant, closed: Vec<Identity>) {
         let was_closed = self.running.as_ref().is_some_and(|running| running.all_closed);
         if self.closed == closed && (self.running.is_none() || was_closed == self.are_all_closed()) {
@@ -289,7 +289,7 @@ impl Watcher {
         let exit = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
         self.crashes += 1;
         self.delay_restart(now);
-        // A user can kill it, too. Only repeated crashes point to the driver.
+        // A user can kill the process, too. Only repeated crashes point to the driver.
         if self.crashes >= 3 {
             self.crashes = 0;
             self.back_off(now, queried_gpu.as_ref());
@@ -326,7 +326,7 @@ impl Watcher {
         backing_off.until = now + backing_off.backoff;
     }
 
-    /// Kills the process; returns how it ended, if it has. It is started again at once.
+    /// Kills the process, which is then started again at once. Returns how it ended, if it has ended.
     fn end(&mut self, now: Instant) -> Option<String> {
         self.end_former();
         let mut running = self.running.take()?;

@@ -38,7 +38,7 @@ const JOB_STATES: [(&str, &str, &str); 11] = [
     ("node_fail", "NODE_FAIL", "Jobs whose node failed, as long as slurmctld keeps them."),
 ];
 
-/// All families.
+/// All metric families of the cluster.
 pub(super) fn families(slurm: &Slurm) -> Vec<Family> {
     let parts = [nodes, queue, cpus_and_gpus, partitions, shares, fair_shares, each_node, scheduler];
     parts.iter().flat_map(|part: &fn(&Slurm) -> Vec<Family>| part(slurm)).collect()
@@ -54,7 +54,8 @@ fn nodes(slurm: &Slurm) -> Vec<Family> {
     NODE_STATES.iter().map(|(name, help, start)| gauge(format!("slurm_nodes_{name}"), help, count(start))).collect()
 }
 
-/// The state that counts: each node in one of [`NODE_STATES`]. Other words of Slurm add a plan or power saving to the state of its CPUs.
+/// The state under which a node is counted: exactly one of [`NODE_STATES`]. If Slurm reports only a plan or power saving, this is the
+/// state of the node's CPUs.
 fn counted_state(node: &ClusterNode) -> &'static str {
     const SYNONYMS: [(&str, &str); 2] = [("inval", "err"), ("unknown", "err")];
     let base = node.state_flags.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
@@ -65,7 +66,7 @@ fn counted_state(node: &ClusterNode) -> &'static str {
     known(state(node)).or_else(|| known(&base)).unwrap_or("err")
 }
 
-/// The state as in `sinfo`: a node that would be idle, in a reservation, is reserved or in maintenance.
+/// The state as in `sinfo`: an idle node in a reservation is reserved or in maintenance.
 fn state(node: &ClusterNode) -> &str {
     let has = |word: &str| node.state_flags.iter().any(|own| own == word);
     match node.report.state.as_str() {

@@ -76,7 +76,7 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Fa
 /// The value of a family for an instance.
 type InstanceValue = fn(&InstanceReadings) -> Value;
 
-/// DCGM has these of each GPU instance, where a GPU is in MIG mode.
+/// The values that DCGM reports for each GPU instance of a GPU in MIG mode.
 const INSTANCE_VALUES: [(&str, InstanceValue); 3] = [
     ("DEV_FB_USED", |instance| instance.memory_used.map(|bytes| bytes >> 20).into()),
     ("DEV_FB_FREE", |instance| instance.memory_free.map(|bytes| bytes >> 20).into()),

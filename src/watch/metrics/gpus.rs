@@ -134,7 +134,7 @@ const MEASURED: [Row; 42] = [
     }),
 ];
 
-/// PCI Express.
+/// Families of the PCI Express link.
 const LINK: [Row; 6] = [
     ("pcie_link_gen_current", Gauge, "The current generation of the PCI Express link.", |gpu| {
         gpu.condition.pcie.map(|link| link.generation).into()
@@ -156,7 +156,7 @@ const LINK: [Row; 6] = [
     }),
 ];
 
-/// The measurements of all vendors: name after `slurminit_gpu_`, and the one of NVIDIA's exporter with the same value.
+/// The measurements of all vendors: the name after `slurminit_gpu_`, and the name that NVIDIA's exporter gives to the same value.
 const NEUTRAL: [(&str, &str); 14] = [
     ("utilization_ratio", "utilization_gpu_ratio"),
     ("memory_utilization_ratio", "utilization_memory_ratio"),
@@ -177,7 +177,7 @@ const NEUTRAL: [(&str, &str); 14] = [
 /// Prefix of the names of clock limit reasons, and their prefix before NVIDIA's driver 535. Dashboards query either.
 const REASONS: [&str; 2] = ["clocks_event_reasons", "clocks_throttle_reasons"];
 
-/// The families. Measurements are left out if the last sample is too old.
+/// The metric families of the GPUs. Measurements are left out if the last sample is too old.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
     let mut all = vec![info("slurminit_gpu_info", gpus, |gpu| gpu.identity.vendor.as_str())];
     let named = NEUTRAL.iter().filter_map(|(name, known)| Some((name, MEASURED.iter().find(|row| row.0 == *known)?)));
@@ -216,7 +216,7 @@ fn measured(name: String, (_, kind, help, value): &Row, gpus: &[GpuReport]) -> F
     family
 }
 
-/// An empty label is left out.
+/// The properties of each GPU as labels. Empty labels are left out.
 fn info(name: &str, gpus: &[GpuReport], vendor: fn(&GpuReport) -> &'static str) -> Family {
     let mut info = Family::new(name, Gauge, "Properties of the GPU, as labels.");
     for gpu in gpus {

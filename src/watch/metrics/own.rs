@@ -44,7 +44,7 @@ pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family
     all
 }
 
-/// The GPU use of each user's jobs; a job has no series.
+/// The GPU use of each user's jobs. Single jobs have no series.
 #[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
 fn users(users: &BTreeMap<String, UserUse>) -> [Family; 3] {
     let family = |name: &str, help, value: fn(&UserUse) -> f64| {
@@ -118,7 +118,7 @@ fn faults(gpus: &[GpuReport]) -> Vec<Family> {
     let mut out = Family::new("slurminit_gpu_out", Gauge, "Whether the GPU is kept from jobs because of its faults.");
     for gpu in gpus {
         let uuid = uuid(gpu);
-        // All recovery actions are of one kind.
+        // All recovery actions are counted under one kind.
         let mut counts = BTreeMap::<String, Count>::new();
         for (kind, each) in &gpu.counts {
             let sum = counts.entry(kind.to_string()).or_default();

@@ -1,7 +1,7 @@
-//! The HTTP server: a few fixed paths, no file, no request with a body.
+//! The HTTP server. It serves a few fixed paths, no files, and accepts no request with a body.
 //!
-//! One thread serves all connections. Each has one request, and a deadline for each of its parts. A client that sends nothing keeps no
-//! other one out: if too many wait for their requests, the oldest is closed.
+//! One thread serves all connections. A connection has one request; the request and the response have deadlines. A client that sends
+//! nothing cannot keep others out: if too many connections wait for their requests, the oldest is closed.
 
 mod http;
 
@@ -20,7 +20,7 @@ use http::{Request, Response, content, status};
 
 /// Maximum number of connections whose request has not arrived.
 const MAX_WAITING: usize = 256;
-/// Maximum number of connections with a request. More are closed.
+/// Maximum number of connections that are being answered. Further ones are closed.
 const MAX_ANSWERING: usize = 256;
 /// The pause after a failed accept, when no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -73,7 +73,7 @@ impl Waiting {
     }
 }
 
-/// Waits for the request, and leaves the answer to another task, which nothing aborts.
+/// Waits for the request, and leaves the answer to another task, which is never aborted.
 async fn receive(server: Arc<Server>, mut stream: TcpStream) {
     let Some(request) = http::receive(&mut stream).await else { return };
     let Ok(permit) = Arc::clone(&server.answering).try_acquire_owned() else { return };
@@ -119,7 +119,7 @@ fn is_allowed_host(host: &str, names: &[String]) -> bool {
 mod tests {
     use super::*;
 
-    /// The Content-Security-Policy allows no other script and style.
+    /// The Content-Security-Policy allows only the page's own script and style.
     #[test]
     fn page_has_no_inline_code_and_no_external_address() {
         for forbidden in ["<style", "<script>", "style=", " onclick="] {

@@ -25,7 +25,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The machine's name for DCGM's metrics.
+    /// Creates the source. The machine's name is kept only if DCGM's metric names are enabled.
     pub(super) fn new(settings: Settings) -> Arc<Self> {
         let Settings { run, dcgm, host, accounting, .. } = settings;
         let dcgm = dcgm.then_some(host);

@@ -1,6 +1,6 @@
 //! Which jobs have this container's GPUs, and for how long.
 //!
-//! The agent queries slurmctld only about busy GPUs; here a job with an idle GPU counts, too.
+//! The agent queries slurmctld only about busy GPUs. Here, a job with an idle GPU is included, too.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use model::inventory::Key;
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, GpuState};
 
-/// Since when GPUs have had no job.
+/// When each GPU was last seen with a job, in seconds since 1970.
 #[derive(Debug, Default)]
 pub struct Allocations(BTreeMap<Key, u64>);
 
@@ -24,7 +24,7 @@ impl Allocations {
             if gpu.offered.iter().any(|index| is_unknown(node, *index)) {
                 continue;
             }
-            // Before the first reader came: the agent has seen each job that used a GPU, and slurmctld when a job last ended.
+            // The initial value: the agent has recorded each job that used a GPU, and slurmctld when a job last ended.
             let known = gpu.since.max(node.last_busy.filter(|_| node.jobs.is_empty()).unwrap_or(0)).min(files.now);
             let idle = self.0.entry(gpu.identity.key()).or_insert(known);
             gpu.jobs = jobs(node, gpu);

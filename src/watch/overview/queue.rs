@@ -53,7 +53,7 @@ impl Queue {
         shares
     }
 
-    /// Number of pending jobs by partition; a job with several partitions counts in each.
+    /// Number of pending jobs by partition. A job with several partitions is counted in each.
     pub fn pending_by_partition(&self) -> BTreeMap<&str, u64> {
         let mut pending = BTreeMap::new();
         for job in self.jobs.iter().filter(|job| job.is_pending()) {

@@ -49,7 +49,7 @@ pub struct Slurm {
     pub cluster: ClusterNodes,
     /// The jobs.
     pub queue: Queue,
-    /// What explains the jobs.
+    /// Requests and reservations, which explain why jobs wait.
     pub details: Details,
     /// The scheduler's statistics.
     pub scheduler: Scheduler,
@@ -60,7 +60,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// What explains a job.
+    /// The data that explains why a job waits.
     pub fn situation(&self) -> Situation<'_> {
         Situation { jobs: &self.queue.jobs, nodes: &self.cluster.nodes, details: &self.details }
     }

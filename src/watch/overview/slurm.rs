@@ -14,7 +14,8 @@ use super::seen::Slurm;
 /// Maximum length of a field of a job, in characters.
 const MAX_FIELD: usize = 100;
 
-/// Queries slurmctld; with `has_shares` also the accounts' shares. `prepared` is the result of this container's start.
+/// Queries slurmctld, including the accounts' shares if `has_shares`. `prepared` is the result of this container's
+/// start.
 ///
 /// # Errors
 /// A query fails: the reason in one line.

@@ -27,7 +27,7 @@ const MAX_TEXT: usize = 400;
 /// Maximum length of a fault's line, which ends with the fix.
 const MAX_FAULT: usize = 1200;
 
-/// The whole state.
+/// All data of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
     /// The time, in seconds since 1970.
@@ -38,7 +38,7 @@ pub struct State {
     pub node: String,
     /// Whether jobs can start here.
     pub is_ready: bool,
-    /// Why not, in one line.
+    /// Why jobs cannot start here, in one line.
     pub why: String,
     /// Whether the GPUs are simulated.
     pub is_simulated: bool,
@@ -138,7 +138,7 @@ pub struct SlurmView {
     pub jobs: Vec<QueuedJob>,
     /// The arrays of these jobs.
     pub arrays: Vec<ArrayView>,
-    /// Number of jobs and arrays beyond `jobs`.
+    /// Number of jobs and arrays that are not in `jobs`.
     pub more: usize,
 }
 
@@ -229,7 +229,7 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
     }
 }
 
-/// The GPUs without a report: the result of the start, and slurmctld's report.
+/// The GPUs if there is no report: from the result of the start and slurmctld's answer.
 fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
     if prepared.simulated_nodes > 0 {
         // The table of nodes shows the GPUs of each node.

@@ -1,5 +1,5 @@
 {{- /*
-The pods of all roles. What a pod may do is here alone: five capabilities, no more privileges, a read-only root, no token.
+The pods of all roles. Only this file defines what a pod may do: five capabilities, no more privileges, a read-only root, no token.
 Each template takes a dict: `top` (the root context), `role` (controller, compute or login), `component` (the name after the
 release's), `of` (the values of this kind of pods).
 */ -}}
@@ -26,8 +26,8 @@ helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version | replace "+
 {{- end }}
 
 {{- /*
-The prefix of all names. The controller's name is a host name, which jobs and slurm.conf have without a domain, and names of pods are labels,
-which have at most 63 characters: an install would fail half-way.
+The prefix of all names. The controller's name is a host name, which jobs and slurm.conf contain without a domain. Names of pods are labels of
+at most 63 characters: with a longer name an install would fail half-way.
 */ -}}
 {{- define "slurminit.fullname" -}}
 {{- $name := .Values.nameOverride | default .Release.Name -}}
@@ -40,7 +40,7 @@ which have at most 63 characters: an install would fail half-way.
 {{- $name }}
 {{- end }}
 
-{{- /* MiB of a quantity. */ -}}
+{{- /* Converts a quantity to MiB. */ -}}
 {{- define "slurminit.mib" -}}
 {{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
 {{- $number := regexFind "^[0-9]+" . -}}
@@ -110,7 +110,7 @@ listen = "0.0.0.0:{{ .Values.rest.port }}"
   {{- end }}
 {{- end }}
 
-{{- /* The directories for files of jobs that are the pod's own. */ -}}
+{{- /* The directories for files of jobs that belong to the pod. */ -}}
 {{- define "slurminit.scratchDirectories" -}}
 {{- $directories := list "tmp" -}}
 {{- if not .top.Values.sharedStorage.enabled }}
@@ -238,7 +238,7 @@ spec:
           value: {{ .role }}
         - name: SLURMINIT_CONTROLLER
           value: {{ include "slurminit.fullname" .top }}-controller-0
-        {{- /* Of the target full, an image has accounting by default. */}}
+        {{- /* An image of the target full has accounting by default. */}}
         {{- if or (ne $values.accounting.mode "none") (include "slurminit.hasSsh" .) (and (eq .role "controller") $values.rest.enabled) }}
         - name: SLURMINIT_ACCOUNTING
           value: {{ $values.accounting.mode }}

@@ -11,13 +11,13 @@ use model::log::split_text;
 use model::message;
 use sys::report;
 
-/// How the state of a job ends that slurmstepd could not give an output file, in slurmctld's log.
+/// The end of slurmctld's log line about a job whose output file slurmstepd could not open.
 const IO_ERROR: &str = "WTERMSIG 53";
 
-/// State and reason of such a job, as squeue shows them.
+/// State and reason of a job whose output file could not be opened, as squeue shows them.
 const FAILED: &str = "FAILED RaisedSignal:53";
 
-/// The job of a line of `slurminit logs`, such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
+/// The job in a line of `slurminit logs` such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
 pub(super) fn parse(line: &str) -> Option<String> {
     let (_, message) = split_text(line, DaemonName::Slurmctld.as_str())?;
     let (job, status) = message.trim_end().strip_prefix("_job_complete: JobId=")?.split_once(' ')?;
@@ -29,7 +29,7 @@ pub(super) fn parse(line: &str) -> Option<String> {
 /// Reports each such job until the channel closes.
 pub(super) fn report_failures(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
-        // The log is not evidence.
+        // The log line may be forged.
         let state = SLURM
             .output("squeue", &["--noheader", "--states=all", "--format=%T %r", "--jobs", &job])
             .unwrap_or_default();

@@ -15,7 +15,7 @@ const REPLACED_FILE: &str = "last_config_lite";
 
 /// Records that slurmctld is about to start with this next ID.
 pub(super) fn note(notes: &Notes, state: &Path, next: u32) {
-    // On a full disk slurmctld could not replace the file.
+    // On a full disk slurmctld could not replace the file, so its identity would prove nothing.
     let has_free_space = || state_disk::check_free_space(state).map_err(anyhow::Error::from);
     let written = notes.write_text(RECORD_FILE, &text(state, next)).and_then(|()| has_free_space());
     // Without the record, IDs are skipped, which is harmless.

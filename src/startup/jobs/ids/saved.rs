@@ -1,6 +1,6 @@
 //! The head of `job_state`, as Slurm 24.11 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
-//! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next ID (32), and the time of the
-//! last backfill cycle (64), which the jobs follow. `node_state` begins with the same string, version and time.
+//! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next ID (32), and the time of the last
+//! backfill cycle (64). The jobs follow. `node_state` begins with the same string, version and time.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -22,7 +22,7 @@ const VERSIONS: RangeInclusive<u8> = 39..=45;
 
 /// The version of 24.11, which every supported release reads.
 const VERSION_OF_EMPTY: u8 = 42;
-/// The next ID 1 and no backfill cycle.
+/// The end of the head in a state without jobs: the next ID is 1, and there was no backfill cycle.
 const WITHOUT_JOBS: [u8; END - NEXT_ID] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const NAME: &str = "job_state";
@@ -31,16 +31,17 @@ const OLDER: &str = "job_state.old";
 /// The file as slurmctld wrote it, before its number was raised.
 const COPY: &str = "job_state.slurminit.old";
 
-/// The file that slurmctld will read, and the number in it.
+/// The file that slurmctld will read, and the next job ID in it.
 #[derive(Debug)]
 pub(super) struct SavedState {
     pub(super) next: u32,
     bytes: Vec<u8>,
-    /// The file that was read, unless it has no jobs.
+    /// The file that was read; `None` for a state without jobs that slurmctld has not written.
     file: Option<PathBuf>,
 }
 
-/// Reads the file. If slurmctld died before its first save, the result is a file without jobs; `None` if it has never saved anything.
+/// Reads the file. If slurmctld died before its first save, returns a state without jobs; `None` if slurmctld has never saved
+/// anything.
 pub(super) fn read(state: &Path) -> anyhow::Result<Option<SavedState>> {
     let read = |name: &str| Some((state.join(name), fs::read(state.join(name)).ok()?));
     let found = [NAME, OLDER].into_iter().find_map(read);
@@ -101,7 +102,7 @@ impl SavedState {
         self.file.is_some() && now().as_secs() <= (written + age).as_secs() + 1
     }
 
-    /// Replaces the file by one with another number, and keeps a copy. On a full disk only the number is overwritten.
+    /// Replaces the file by one with another next ID, and keeps a copy. On a full disk only the ID is overwritten.
     pub(super) fn write(mut self, state: &Path, next: u32) -> anyhow::Result<()> {
         self.bytes.splice(NEXT_ID..NEXT_ID + 4, next.to_be_bytes());
         match self.replace(state) {

@@ -23,16 +23,16 @@ const MAX_SIGNAL: i32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RequestedSignal {
     number: i32,
-    /// The batch script gets it (`B:`), otherwise the steps get it.
+    /// Whether the batch script gets the signal (`B:`); otherwise the steps get it.
     to_script: bool,
 }
 
 /// The jobs that got the signal that they requested.
 #[derive(Debug, Default)]
 pub(super) struct SignalledJobs {
-    /// The script got it, so its exit code is an answer to the signal.
+    /// Jobs whose script got the signal, so that the exit code is the script's answer to it.
     pub(super) by_script: BTreeSet<String>,
-    /// The steps got it.
+    /// Jobs whose steps got the signal.
     pub(super) by_steps: BTreeSet<String>,
 }
 
@@ -46,7 +46,8 @@ impl SignalledJobs {
     }
 }
 
-/// Sends each of these jobs the signal that it requested. Jobs whose scripts were not read by `until` get none: the others wait.
+/// Sends each of these jobs the signal that it requested. Jobs whose scripts were not read by `until` get none, because the other
+/// jobs are waiting.
 pub(super) fn send(running: &[&QueuedJob], until: Instant) -> SignalledJobs {
     let mut groups: BTreeMap<RequestedSignal, Vec<&str>> = BTreeMap::new();
     for (job, signal) in requests(running, until) {
@@ -92,8 +93,8 @@ fn requests<'a>(jobs: &[&'a QueuedJob], until: Instant) -> Vec<(&'a str, Request
     jobs.chunks(MAX_CONCURRENT).take_while(|_| Instant::now() < until).flat_map(read_chunk).collect()
 }
 
-/// The signal that a script requests. sbatch reads `#SBATCH` lines until the first command, and the last of several wins. In a
-/// heterogeneous job those of the first component count (Slurm 24.11, `sbatch/opt.c`).
+/// The signal that a script requests. sbatch reads `#SBATCH` lines until the first command, and the last request applies. In a
+/// heterogeneous job only the lines of the first component apply (Slurm 24.11, `sbatch/opt.c`).
 fn parse_script(script: &str) -> Option<RequestedSignal> {
     let mut signal = None;
     for line in script.lines() {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use sys::proc::parse::field;
 use sys::proc::{self, Process, Processes};
 
-/// The jobs whose batch script catches or ignores TERM. TERM would end all others. That includes a script that has not
-/// reached its `trap` yet, but it has done nothing so far.
+/// The jobs whose batch script catches or ignores TERM. TERM would end all other scripts. These include a script that
+/// has not reached its `trap` yet, but such a script has done nothing so far.
 pub(super) fn handling_term() -> BTreeSet<String> {
     let all = Processes::read();
     let job = |process: &Process| {

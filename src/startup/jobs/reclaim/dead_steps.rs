@@ -1,11 +1,11 @@
 //! Finds jobs whose slurmstepd was killed or crashed.
 //!
-//! It reports nothing then: slurmctld lists the job as running, and srun waits, until the node registers, which it does every half hour
-//! (SlurmdTimeout 300, 24.11 `ping_nodes.c`). srun ends with 0 if the step is cancelled, and slurmctld keeps the step's resources. So the
-//! whole job starts again or ends.
+//! A slurmstepd that dies this way reports nothing: slurmctld lists the job as running, and srun waits, until the node registers, which
+//! it does every half hour (SlurmdTimeout 300, 24.11 `ping_nodes.c`). srun ends with 0 if the step is cancelled, and slurmctld keeps the
+//! step's resources. So the whole job starts again or ends.
 //!
-//! A slurmstepd removes its socket at every ordered end, so a socket without a process is the evidence. It holds for jobs of any age,
-//! without an assumption about how long anything takes.
+//! A slurmstepd removes its socket whenever it ends cleanly, so a socket without a process is the evidence. This works for jobs of any
+//! age, without an assumption about how long anything takes.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt as _;
@@ -39,7 +39,8 @@ pub(in super::super) fn run(node: &str) -> anyhow::Result<()> {
     // slurmctld may be starting.
     await_running_jobs(begin)?;
     let (config, nodes) = (SLURM.config()?, node_names(node));
-    // In this order: a socket that exists before the scan has a process in it, unless that has died or removes the socket.
+    // List the sockets before the processes: each socket then has a process in the later list, unless the process has died or is removing
+    // its socket.
     let sockets: Vec<Socket> = nodes.iter().flat_map(|node| sockets(&config.spool_directory(node), node)).collect();
     let in_use = in_use();
     let dead: Vec<Socket> = match sockets::unix() {
@@ -52,7 +53,7 @@ pub(in super::super) fn run(node: &str) -> anyhow::Result<()> {
         if of_job.any(|socket| is_of_this_start(socket, &job)) || is_lost_long_ago(&job, &in_use, &nodes, &config)? {
             end(&job)?;
         }
-        // The job's next start must not be taken for this one.
+        // Otherwise the socket could be attributed to the job's next start.
         dead.iter().filter(|socket| socket.job == job.id).for_each(|socket| drop(fs::remove_file(&socket.path)));
     }
     Ok(())
@@ -71,32 +72,32 @@ fn sockets(spool: &str, node: &str) -> Vec<Socket> {
     names.filter_map(of_node).collect()
 }
 
-/// The metadata of a socket of root's; `None` if there is none.
+/// The metadata of a socket that belongs to root; `None` if there is none.
 fn socket_metadata(path: &Path) -> Option<Metadata> {
     path.symlink_metadata().ok().filter(|found| found.file_type().is_socket() && found.uid() == 0)
 }
 
-/// Whether no process has the socket, which exists after the scan of the processes, too.
+/// Whether no process has the socket, although the socket still exists after the process list was read.
 fn is_dead(socket: &Socket, in_use: &InUse, open: &[Unix]) -> bool {
     let name = step_sockets::step_name(socket.step);
     let has_process = in_use.slurmstepds.iter().any(|(job, step)| {
-        // The steps of a heterogeneous job's components are `0+1`.
+        // The steps of a heterogeneous job's components have names such as `0+1`.
         *job == socket.job && step.split('+').next() == Some(&*name)
     });
     let is_listening =
         || open.iter().any(|other| other.is_listening && other.name == socket.path.as_os_str().as_bytes());
     let is_same = || socket_metadata(&socket.path).is_some_and(|found| found.ino() == socket.inode);
-    // slurmd starts no other step because of the extern step, and its job does not depend on it.
+    // The extern step is ignored: slurmd starts no other step because of it, and the job does not depend on it.
     socket.step != step_sockets::EXTERN_STEP && !has_process && !is_listening() && is_same()
 }
 
-/// Whether the job was running when the socket was made. An earlier start of it may have left one behind.
+/// Whether the job was running when the socket was created. An earlier start of the job may have left a socket behind.
 fn is_of_this_start(socket: &Socket, job: &HeldJob) -> bool {
     // Slurm's times are in whole seconds.
     socket.made.elapsed().is_ok_and(|age| age <= job.age + Duration::from_secs(1))
 }
 
-/// Whether the job's script must have started long ago and has no slurmstepd here. Its socket may have been removed by slurmd.
+/// Whether the job's script must have started long ago and has no slurmstepd here. slurmd may have removed its socket.
 fn is_lost_long_ago(job: &HeldJob, in_use: &InUse, nodes: &[String], config: &RunningConfig) -> anyhow::Result<bool> {
     Ok(match &job.held_by {
         Holder::Script { node } if nodes.contains(node) && !in_use.has_script(&job.id) => {
@@ -111,7 +112,7 @@ fn end(job: &HeldJob) -> anyhow::Result<()> {
     match job.held_by {
         Holder::Script { .. } => requeue(job, note),
         Holder::Client { .. } => {
-            // It is no fault if the client is gone.
+            // An error is ignored, because the client may be gone.
             let _ = SLURM.run("scontrol", &["notify", &job.name, &format!("{OUR_REASON}{}", note.text())]);
             cancel(&job.name, note)
         }

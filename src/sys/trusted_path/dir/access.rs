@@ -15,8 +15,8 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 impl Dir {
-    /// Whether others may add names here without being able to remove root's (`/tmp`). If they can remove those too,
-    /// this is an error.
+    /// Whether others may add names here without being able to remove root's, as in `/tmp`. If they can also remove root's, this is an
+    /// error.
     pub(in super::super) fn check_writers(&self, walk_mode: &mut WalkMode<'_>) -> Result<bool, UntrustedPath> {
         let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_open = mode & OTHERS_WRITE != 0;
@@ -112,8 +112,8 @@ impl Dir {
         self.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), mode, repaired)
     }
 
-    /// Fails unless the directory is root's or this user's own, and no other user may write there. Unlike [`Self::require_ours`], a
-    /// read-only mount is no exception: the owner of the content may be able to write elsewhere.
+    /// Fails unless the directory belongs to root or to this process's user, and no other user may write there. Unlike
+    /// [`Self::require_ours`], a read-only mount is no exception: the owner may be able to write to the content through another mount.
     ///
     /// # Errors
     /// It belongs to another user, or others may write to it.
@@ -128,8 +128,8 @@ impl Dir {
         Ok(())
     }
 
-    /// Has the kernel close everything that is created here to all but its owner ([`acl::close_new_entries`]). Returns whether the file
-    /// system can.
+    /// Makes the kernel deny access to everything that is created here to all users but its owner ([`acl::close_new_entries`]). Returns
+    /// whether the file system supports this.
     ///
     /// # Errors
     /// The system call fails.
@@ -137,7 +137,8 @@ impl Dir {
         acl::close_new_entries(&self.file)
     }
 
-    /// Whether only the owner can enter the directory, by its mode or by a list of [`Self::close_new_entries`]. The mode is then 0700.
+    /// Whether only the owner can enter the directory. If an access list of [`Self::close_new_entries`] ensures this, also sets the
+    /// mode to 0700.
     ///
     /// # Errors
     /// The system call fails.
@@ -174,7 +175,7 @@ impl Dir {
         fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
     }
 
-    /// Changes the owner of an entry; of a link, the owner of the link itself.
+    /// Changes the owner of an entry. If the entry is a link, changes the owner of the link itself.
     ///
     /// # Errors
     /// The system call fails.

@@ -1,7 +1,7 @@
-//! Writes the records of ended jobs into their AdminComment, where there is an accounting database: slurmctld changes no job that has ended, but
-//! slurmdbd does, once it has the job's record.
+//! Writes the records of ended jobs into their AdminComment, if there is an accounting database. slurmctld changes no job that has ended,
+//! but slurmdbd does, once it has the job's record.
 //!
-//! The nodes of a job write the same text. Each reads it again, until it has its own part twice in a row.
+//! The nodes of a job write to the same text. Each node reads it again, until the text has contained its own part twice in a row.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,10 +18,10 @@ use slurm::client::{Client, limit};
 use sys::report;
 
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
-/// The interval of attempts, and their number: slurmdbd may have the record of a job only after seconds.
+/// The interval and number of attempts: slurmdbd may receive the record of a job only after seconds.
 const INTERVAL: Duration = Duration::from_secs(3);
 const MAX_TRIES: u32 = 40;
-/// The number of jobs of one query.
+/// The maximum number of jobs in one query.
 const MAX_JOBS: usize = 200;
 
 /// The thread that writes comments; it is started for the first record.
@@ -31,7 +31,7 @@ pub(super) struct Comments(Option<Sender<JobRecord>>);
 struct Pending {
     record: JobRecord,
     tries: u32,
-    /// The number of reads in a row that had the record.
+    /// The number of consecutive reads in which the comment contained the record.
     confirmed: u32,
 }
 
@@ -43,7 +43,7 @@ impl Comments {
             self.0 = thread.is_ok().then_some(sender);
         }
         let Some(sender) = &self.0 else { return };
-        // The database has no record of a run whose end slurmctld does not know.
+        // The database does not contain a run whose end slurmctld has not recorded.
         let ended = records.into_iter().filter(|record| !["LOST", "REQUEUED"].contains(&record.job.state.as_str()));
         ended.for_each(|record| drop(sender.send(record)));
     }
@@ -69,7 +69,7 @@ fn write(records: &Receiver<JobRecord>) {
     }
 }
 
-/// Reads the comments and writes those that lack a record.
+/// Reads the comments and writes those that do not contain their record yet.
 fn round(pending: &mut Vec<Pending>) {
     match SLURM.config() {
         Ok(config) if !config.has_accounting() => return pending.clear(),
@@ -80,7 +80,7 @@ fn round(pending: &mut Vec<Pending>) {
     let jobs = accounted(&ids);
     for (one, id) in pending.iter_mut().zip(&ids) {
         one.tries += 1;
-        // Without an entry, slurmdbd does not have the job yet.
+        // If there is no entry, slurmdbd does not have the job yet.
         let Some(job) = jobs.get(id).filter(|job| job.has_ended) else { continue };
         let comment = &job.comment;
         if jobstats::has(comment, &one.record) {
@@ -108,7 +108,7 @@ fn round(pending: &mut Vec<Pending>) {
         ));
     }
     pending.retain(|one| one.confirmed < 2 && one.tries < MAX_TRIES);
-    // Others come first in the next round.
+    // Other jobs come first in the next round.
     let rotated = now.min(pending.len());
     pending.rotate_left(rotated);
 }
@@ -124,7 +124,7 @@ struct Accounted {
 }
 
 impl Accounted {
-    /// The mean of its nodes; `None` if Slurm gathers nothing.
+    /// The mean over the job's nodes; `None` if Slurm gathers nothing.
     fn host_use(&self) -> Option<HostUse> {
         let nodes = self.nodes.max(1);
         let host = HostUse { cpu_seconds: self.cpu_seconds / nodes, memory_mib: self.memory_mib.div_ceil(nodes) };
@@ -132,7 +132,7 @@ impl Accounted {
     }
 }
 
-/// These jobs, as far as the database has them.
+/// These jobs, if the database contains them.
 fn accounted(ids: &[String]) -> BTreeMap<String, Accounted> {
     let jobs = format!("--jobs={}", ids.join(","));
     let format = "--format=JobIDRaw,End,NNodes,TotalCPU,TRESUsageInTot,AdminComment";

@@ -1,7 +1,8 @@
 //! The format of jobstats in a job's AdminComment: `JS1:` and base64 of gzip of JSON (`jobstats.py`, `reportseff`).
 //!
-//! Each node has its own key, so the nodes of a job add theirs to one text. jobstats ignores the key `slurminit`, which has the record. Nothing
-//! may follow the base64: Python 3.13 decodes it, too, and both programs fail. A note becomes the job's SystemComment.
+//! Each node has its own key, so the nodes of a job share one text. The record is under the key `slurminit`, which jobstats ignores.
+//! Nothing may follow the base64: Python 3.13 would decode that, too, and both programs would fail. So a note becomes the job's
+//! SystemComment.
 
 use std::io::{Read as _, Write as _};
 
@@ -33,10 +34,11 @@ pub fn records(comment: &str) -> Vec<JobRecord> {
     nodes.into_iter().filter_map(|(_, mut node)| serde_json::from_value(node["slurminit"].take()).ok()).collect()
 }
 
-/// The comment with this record and those of other nodes in the previous comment, and the note of the previous comment, which may be empty.
+/// Merges this record into the previous comment, which may contain records of other nodes. Returns the new comment, and the note of the
+/// previous comment, which may be empty.
 ///
 /// # Errors
-/// Never: memory has no errors.
+/// Never: writing to memory cannot fail.
 pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) -> anyhow::Result<(String, String)> {
     let comment = without_marks(comment);
     let (stats, note) = split(&comment);
@@ -45,7 +47,7 @@ pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) ->
         Some(Value::Object(nodes)) => nodes,
         _ => Map::new(),
     };
-    // Those of an earlier run have other times.
+    // Nodes of an earlier run have another start time.
     nodes.retain(|_, node| node["slurminit"]["start"].as_u64().is_none_or(|start| start == record.job.start));
     nodes.insert(record.node.clone(), node(record, host));
     let gpus = nodes.values().filter_map(|node| node["gpu_total_memory"].as_object()).map(Map::len).sum::<usize>();
@@ -53,12 +55,12 @@ pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) ->
     Ok((format!("{PREFIX}{}", encode(&stats.to_string())?), note.to_owned()))
 }
 
-/// Whether the comment has this record.
+/// Whether the comment contains this record.
 pub(super) fn has(comment: &str, record: &JobRecord) -> bool {
     records(comment).iter().any(|known| known == record)
 }
 
-/// The JSON and the rest.
+/// Splits a comment into the JSON and the rest.
 fn split(comment: &str) -> (Option<Value>, &str) {
     let Some(text) = comment.strip_prefix(PREFIX) else { return (None, comment.trim()) };
     let (text, note) = text.split_once(' ').unwrap_or((text, ""));
@@ -67,7 +69,7 @@ fn split(comment: &str) -> (Option<Value>, &str) {
 
 fn node(record: &JobRecord, host: Option<HostUse>) -> Value {
     let by_gpu = |value: &dyn Fn(&GpuUse) -> Option<Value>| {
-        // Instances of a GPU have its index.
+        // All instances of a GPU have its index.
         let key = |gpu: &GpuUse| match record.gpus.iter().filter(|other| other.part.index == gpu.part.index).count() {
             1 => gpu.part.index.to_string(),
             _ => format!("{}:{}", gpu.part.index, gpu.part.id),
@@ -174,7 +176,7 @@ mod tests {
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&file, &comment).unwrap();
         }
-        // What gzip makes of it may change.
+        // The gzip output may change.
         let known = fs::read_to_string(&file).unwrap();
         assert_eq!(split(known.trim()), split(comment.trim()));
     }

@@ -1,4 +1,5 @@
-//! Appends the report of an ended batch job to its output, as the job's user: the path is the user's, and so are the rights to write there.
+//! Appends the report of an ended batch job to its output file, as the job's user: the user chose the path and needs the right to write
+//! there.
 
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +14,7 @@ use sys::tool;
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
 /// The timeout of a write: the file may be on a file system that hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Only a regular file that exists: neither a pipe without a reader nor a file that the user has removed.
+/// Appends only to an existing regular file: not to a pipe without a reader, nor to a file that the user has removed.
 const APPEND: &str = r#"[ ! -f "$0" ] || printf '%s\n' "$@" >>"$0""#;
 
 /// The thread that writes; it is started for the first record.
@@ -32,7 +33,7 @@ impl Outputs {
     }
 }
 
-/// A job without an output, or whose user cannot write to it, has none. Its report stays in the record.
+/// Writes the reports. If a job has no output file, or its user cannot write to the file, its report stays in the record only.
 fn write(records: &Receiver<JobRecord>) {
     for record in records {
         let Ok(shown) = SLURM.output("scontrol", &["show", "job", &record.job.job.to_string()]) else { continue };
@@ -48,7 +49,7 @@ fn write(records: &Receiver<JobRecord>) {
     }
 }
 
-/// Two lines.
+/// The report of a job, in two lines.
 pub(super) fn lines(record: &JobRecord) -> [String; 2] {
     let job = &record.job;
     let seconds = job.end.unwrap_or(job.start).saturating_sub(job.start);

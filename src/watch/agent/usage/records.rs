@@ -12,7 +12,7 @@ use faults::usage::{JobRecord, Usage};
 
 /// The record of ended jobs.
 const RECORD: &str = "jobs.jsonl";
-/// It is rotated at this size, which is about 10,000 jobs.
+/// The record is rotated at this size, which is about 10,000 jobs.
 const MAX_RECORD_BYTES: u64 = 8 << 20;
 /// The state of running jobs.
 const STATE: &str = "jobs-running.json";
@@ -20,7 +20,7 @@ const STATE: &str = "jobs-running.json";
 /// All records: of ended jobs in the order of their ends, then of running jobs.
 ///
 /// # Errors
-/// The state directory cannot be read: only root may.
+/// The state directory cannot be read: only root can read it.
 pub fn read(state: &Path) -> anyhow::Result<Vec<JobRecord>> {
     let dir = files::directory(state)?;
     let mut records: BTreeMap<(u64, u64, String), JobRecord> = BTreeMap::new();
@@ -29,7 +29,8 @@ pub fn read(state: &Path) -> anyhow::Result<Vec<JobRecord>> {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             read => read.with_context(|| state.join(&name).display().to_string())?,
         };
-        // A line that a kill has cut off is no record. One that was written again after a kill replaces the first.
+        // A line that was cut off by a kill is skipped. A record that was written again after a kill replaces the first
+        // one.
         let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
         records.extend(lines.map(|record: JobRecord| (key(&record), record)));
     }

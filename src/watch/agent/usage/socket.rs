@@ -1,6 +1,6 @@
-//! Gives each user the records of their own jobs: a line of JSON for each. The kernel names the user.
+//! Gives each user the records of their own jobs: a line of JSON for each. The kernel reports which user is connected.
 //!
-//! A client sends nothing. It gets [`TIMEOUT`] to read, and each user has [`MAX_CLIENTS_PER_USER`] connections.
+//! A client sends nothing. It has [`TIMEOUT`] to read, and each user may have [`MAX_CLIENTS_PER_USER`] connections.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -56,7 +56,7 @@ fn pause() {
     thread::sleep(Duration::from_millis(100));
 }
 
-/// Serves a client in its own thread. One of too many is disconnected.
+/// Serves a client in its own thread. A client beyond the limit is disconnected.
 fn serve_client(client: UnixStream, state: &Path, clients: &Clients) {
     let Ok(uid) = getsockopt(&client.as_fd(), sockopt::PeerCredentials).map(|peer| peer.uid()) else { return };
     let mut counts = clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +95,7 @@ fn answer(mut client: UnixStream, uid: u32, state: &Path) -> anyhow::Result<()> 
         client.write_all(&line)?;
         anyhow::ensure!(Instant::now() < until, "the client is slow");
     }
-    // A client without this line has not read everything.
+    // A client that does not get this line has not read everything.
     Ok(client.write_all(b"end\n")?)
 }
 

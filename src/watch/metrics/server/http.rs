@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request of a connection, and its response: GET or HEAD, without bodies of requests.
+//! One HTTP/1.1 request of a connection, and its response. Only GET and HEAD without a body are supported.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -102,18 +102,18 @@ pub(super) async fn receive(stream: &mut TcpStream) -> Option<Result<Request, Re
     timeout(REQUEST_TIMEOUT, read).await.ok()?
 }
 
-/// Sends the response; a client that reads too slowly gets a part of it.
+/// Sends the response. A client that reads too slowly gets only a part of it.
 pub(super) async fn send(stream: &mut TcpStream, response: &Response) {
     let write = async {
         stream.write_all(response.head.as_bytes()).await?;
         stream.write_all(response.body.as_bytes()).await?;
         stream.shutdown().await
     };
-    // Errors of a connection concern only its client.
+    // Errors of a connection affect only its client.
     let _ = timeout(RESPONSE_TIMEOUT, write).await;
 }
 
-/// `None` while the header is incomplete.
+/// Parses a request; `None` while the header is incomplete.
 fn parse(received: &[u8]) -> Option<Result<Request, Response>> {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
