@@ -165,7 +165,7 @@ verbs! {
         Resume(resume, configuration),
         /// Release a GPU for a reset on the host, and give it back to jobs
         Gpu(gpu, configuration),
-        /// Make a token for the REST API, which authenticates its holder as that user
+        /// Make a token that authenticates REST API requests as a user
         Token(token),
         /// Show what jobs did with their GPUs: use, memory, energy, waste, with hints
         Report(report, configuration),
@@ -185,7 +185,7 @@ verbs! {
         Health(health, configuration),
         /// Restart a daemon or service, and wait until it is ready
         Restart(restart, configuration),
-        /// Stop the container in order, as `docker stop` does
+        /// Stop the container cleanly, as `docker stop` does
         Stop(stop, configuration),
         /// Show the last lines of a daemon, of a service, or of slurminit itself
         Logs(logs, configuration),

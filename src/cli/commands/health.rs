@@ -21,11 +21,11 @@ pub(crate) struct Args {
     /// Wait until the check succeeds, at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     wait: Duration,
-    /// For HEALTHCHECK: while ready, watch for this many seconds and fail at once if that ends; not in the first
-    /// seconds of being ready
+    /// For HEALTHCHECK: while ready, watch for this many seconds and fail as soon as readiness ends; not in the first
+    /// seconds after becoming ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
-    /// Count a node that is drained as ready while it has jobs. For the readiness probe of a pod: one that is not ready may be evicted
+    /// Treat a drained node as ready while it has jobs. For the readiness probe of a pod: a pod that is not ready may be evicted
     #[arg(long, conflicts_with = "live")]
     allow_draining: bool,
 }

@@ -35,7 +35,7 @@ enum ImageVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Pull an image from a registry, also if there is one: for all users as root, otherwise for this user
+    /// Pull an image from a registry, even if it was pulled before: for all users as root, otherwise for this user
     Pull {
         /// The image, such as docker://ghcr.io/owner/image:tag
         #[arg(value_name = "IMAGE")]

@@ -13,8 +13,8 @@ use startup::up;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The daemon or service; slurminit for its own lines; without a name: the list of names. For the whole log see `docker logs`,
-    /// or after `slurminit up` /var/log/slurminit.log
+    /// The daemon or service, or slurminit for its own lines; omit it to list the names. `docker logs` has the whole log; after
+    /// `slurminit up`, it is in /var/log/slurminit.log
     #[arg(required_if_eq("follow", "true"))]
     name: Option<String>,
     /// The maximum number of lines; 64 KiB are kept

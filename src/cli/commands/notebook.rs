@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// The port for the browser; with an address other than 127.0.0.1 it is open to the network
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "8888")]
     port: String,
-    /// End the job after this time without a kernel, and a kernel after this time without a computation and a browser
+    /// End the job after this time without a kernel, and a kernel after this time without a computation or a connected browser
     #[arg(long, value_name = "TIME", default_value = "1h")]
     idle: String,
 }

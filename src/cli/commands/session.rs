@@ -47,7 +47,7 @@ enum Verb {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Print the lines for `~/.ssh/config` with which `ssh gpu` and VS Code reach a job of yours
+    /// Print the lines for `~/.ssh/config` with which `ssh gpu` and VS Code reach your job
     SshConfig(ssh::Config),
     /// Connect standard input and output with an SSH server in a session; ssh runs it as ProxyCommand
     Proxy(ssh::Proxy),

@@ -7,7 +7,7 @@ pub(crate) struct Args {
     /// The user that the token authenticates
     #[arg(value_name = "USER")]
     user: String,
-    /// Validity
+    /// How long the token is valid
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     lifespan: u32,
 }

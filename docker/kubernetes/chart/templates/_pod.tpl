@@ -205,7 +205,7 @@ spec:
   {{- if or $hasAccounts $values.sharedStorage.enabled .of.initContainers }}
   initContainers:
     {{- if $hasAccounts }}
-    # The root is read-only: [[user]] needs a copy of the image's /etc in memory. Directories that are mounted there are left out.
+    # The root is read-only: [[user]] needs a copy of the image's /etc in memory. Directories mounted below /etc are not copied.
     - name: etc
       {{- include "slurminit.initContainer" (dict "image" $image "top" .top "capabilities" (list "CHOWN")) | nindent 6 }}
       command: [sh, -ec, "tar -C /etc --one-file-system --exclude=./munge --exclude=./slurm -c . | tar -C /new -x --same-owner"]
@@ -214,8 +214,8 @@ spec:
           mountPath: /new
     {{- end }}
     {{- if $values.sharedStorage.enabled }}
-    # The directory of a new claim is writable by root only, and jobs write their output into it. One with files keeps its mode, so the first
-    # pod changes it, before slurminit makes /data/images.
+    # The directory of a new claim is writable by root only, and jobs write their output into it. A directory that contains files
+    # keeps its mode, so the first pod changes it before slurminit makes /data/images.
     - name: data
       {{- include "slurminit.initContainer" (dict "image" $image "top" .top "capabilities" list) | nindent 6 }}
       command: [sh, -ec, "[ -n \"$(ls -A /data)\" ] || chmod 1777 /data || echo 'users cannot write to /data: give them access on the file server' >&2"]
@@ -266,7 +266,7 @@ spec:
           value: void
         {{- end }}
         {{- if include "slurminit.hasSsh" . }}
-        # Not every runtime lets a container without NET_BIND_SERVICE have a port below 1024.
+        # Not every runtime lets a container without NET_BIND_SERVICE bind a port below 1024.
         - name: SLURMINIT_LOGIN_PORT
           value: "2222"
         {{- end }}
@@ -318,7 +318,7 @@ spec:
                     done' || true
       {{- end }}
       securityContext:
-        # Slurm starts jobs as their users, so it begins as root; these five are all that it takes (docs/security.md).
+        # Slurm starts jobs as their users, so slurminit starts as root. It needs only these five capabilities (docs/security.md).
         runAsUser: 0
         runAsGroup: 0
         privileged: false
@@ -328,7 +328,7 @@ spec:
           drop: [ALL]
           {{- $capabilities := list "CHOWN" "DAC_OVERRIDE" "KILL" "SETGID" "SETUID" }}
           {{- if include "slurminit.hasSsh" . }}
-          # sshd's unprivileged part has an empty root.
+          # sshd chroots its unprivileged process into an empty directory.
           {{- $capabilities = append $capabilities "SYS_CHROOT" }}
           {{- end }}
           add: [{{ concat $capabilities (.of.capabilities | default list) | uniq | join ", " }}]
@@ -454,7 +454,7 @@ spec:
         claimName: {{ $values.sharedStorage.existingClaim | default (printf "%s-shared" (include "slurminit.fullname" .top)) }}
     {{- end }}
     {{- if eq .role "compute" }}
-    # Counts as the pod's memory while it is used.
+    # Files in it count towards the pod's memory limit.
     {{- include "slurminit.emptyDir" (dict "name" "shm" "memory" true "size" (.of.shm | default (eq $gpu "none" | ternary "1Gi" "8Gi"))) | nindent 4 }}
     {{- end }}
     {{- with .of.volumes }}
@@ -515,7 +515,7 @@ metadata:
     {{- include "slurminit.objectLabels" . | nindent 4 }}
 spec:
   {{- if eq .role "controller" }}
-  # With an address of its own the name resolves while there is no pod. Otherwise a job that ends meanwhile has the resolver's errors in its output.
+  # A cluster IP lets the name resolve while there is no pod. Without it, a job that ends meanwhile has the resolver's errors in its output.
   type: ClusterIP
   {{- else }}
   clusterIP: None

@@ -28,7 +28,7 @@ pub(crate) struct Request {
     /// GPUs: a number, or gpu:TYPE:NUMBER
     #[arg(long, value_name = "GPUS", default_value = "1")]
     pub(crate) gpus: String,
-    /// CPUs
+    /// The number of CPUs
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) cpus: u32,
     /// Memory, such as 16G
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     /// Time limit: 8h, 30m, or in Slurm's format
     #[arg(long, value_name = "TIME", default_value = "8h")]
     pub(crate) time: String,
-    /// A container image, as of `srun --container`
+    /// A container image, as for `srun --container`
     #[arg(long, value_name = "NAME")]
     pub(crate) container: Option<String>,
     /// Another option of sbatch: --sbatch=--partition=gpu; can be repeated
