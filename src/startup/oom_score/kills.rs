@@ -35,6 +35,9 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of kills recorded for `slurminit doctor`.
 const MAX_RECORDED: usize = 20;
 
+/// How often the processes are read again for a victim that is not found.
+const MAX_RESCANS: u32 = 3;
+
 /// Stands for the PID of a process that started and was killed between two scans.
 const UNKNOWN_PID: i32 = 0;
 
@@ -60,6 +63,8 @@ pub(super) struct Kills {
     count: u64,
     jobs: BTreeSet<u32>,
     processes: BTreeMap<Key, JobProcess>,
+    /// The number of scans since the count changed, without a victim for each kill.
+    rescans: u32,
     /// When the kills of a job were reported; the key is `None` for kills outside of jobs.
     reported: BTreeMap<Option<u32>, Instant>,
 }
@@ -106,27 +111,46 @@ impl Kills {
         if self.file.is_none() {
             return false;
         }
-        let (jobs, now) = (all.jobs(), job_processes(all));
+        let has_kills = count > self.count;
+        if let Some((victims, unknown)) = self.attribute(count, all.jobs(), job_processes(all)) {
+            self.report(&victims, unknown);
+        }
+        has_kills
+    }
+
+    /// Returns the victims of the kills since the last scan, and the number of the other kills; `None` if the next scan may show more
+    /// victims. The kernel counts a kill before it sends the signal (`__oom_kill_process`), so a victim may still look alive.
+    fn attribute(
+        &mut self,
+        count: u64,
+        jobs: BTreeSet<u32>,
+        now: BTreeMap<Key, JobProcess>,
+    ) -> Option<(Vec<(i32, JobProcess)>, usize)> {
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
         let mut victims = victims(&self.processes, &now, kills);
+        if victims.len() < kills && self.rescans < MAX_RESCANS {
+            self.rescans += 1;
+            return None;
+        }
         if victims.is_empty() && kills > 0 {
             victims.extend(only_job(&self.jobs, &jobs).map(short_lived));
         }
+        (self.count, self.jobs, self.processes, self.rescans) = (count, jobs, now, 0);
+        let unknown = kills - victims.len();
+        Some((victims, unknown))
+    }
+
+    fn report(&mut self, victims: &[(i32, JobProcess)], unknown: usize) {
         self.reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL);
-        for (pid, victim) in &victims {
+        for (pid, victim) in victims {
             if self.is_due(Some(victim.job)) {
                 report(&self.run, *pid, victim);
             }
         }
-        if victims.len() < kills && self.is_due(None) {
-            report::warn(message!(
-                "oom-kill",
-                "{kills} outside of known jobs",
-                kills = printable::count(kills - victims.len(), "OOM kill")
-            ));
+        if unknown > 0 && self.is_due(None) {
+            let kills = printable::count(unknown, "OOM kill");
+            report::warn(message!("oom-kill", "{kills} outside of known jobs", kills));
         }
-        (self.count, self.jobs, self.processes) = (count, jobs, now);
-        kills > 0
     }
 }
 
@@ -305,6 +329,23 @@ mod tests {
         assert_eq!(only_job(&jobs(&[]), &jobs(&[5])), Some(5));
         assert_eq!(only_job(&jobs(&[5]), &jobs(&[5, 6])), None);
         assert_eq!(only_job(&jobs(&[]), &jobs(&[])), None);
+    }
+
+    #[test]
+    fn finds_victim_that_looks_alive_when_its_kill_is_counted() {
+        let alive = || BTreeMap::from([((10, 1), process(5, 900, false))]);
+        let jobs = || BTreeSet::from([5]);
+        let mut kills = Kills::default();
+        assert_eq!(kills.attribute(0, jobs(), alive()), Some((vec![], 0)));
+        assert_eq!(kills.attribute(1, jobs(), alive()), None);
+        let dead = BTreeMap::from([((10, 1), process(5, 0, true))]);
+        assert_eq!(kills.attribute(1, jobs(), dead), Some((vec![(10, process(5, 900, true))], 0)));
+        // A kill of a process that was never seen.
+        for _ in 0..MAX_RESCANS {
+            assert_eq!(kills.attribute(3, jobs(), BTreeMap::new()), None);
+        }
+        assert_eq!(kills.attribute(3, jobs(), BTreeMap::new()), Some((vec![short_lived(5)], 1)));
+        assert_eq!(kills.attribute(3, jobs(), BTreeMap::new()), Some((vec![], 0)));
     }
 
     #[test]
