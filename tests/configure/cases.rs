@@ -104,7 +104,7 @@ fn nvidia() -> Vec<(&'static str, Host)> {
             rootless().file("etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n"),
         ),
         (
-            "nvidia-cgroups-left-alone",
+            "nvidia-no-cgroups-unchanged",
             two_h200()
                 .file("etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
                 .trial_inventory(Vendor::Nvidia, &denied_inventory),
@@ -170,7 +170,7 @@ fn amd() -> Vec<(&'static str, Host)> {
         ("amd-rootless", two_mi210().engine(&["runc"], json!({ "SecurityOptions": ["name=rootless"] }))),
         ("amd-engine-elsewhere", two_mi210().trial(Vendor::Amd, 0).failure("docker", "trial-amd", 125, no_kfd)),
         ("both-vendors", two_h200().amd(1, 44, 992).trial(Vendor::Nvidia, 2).trial(Vendor::Amd, 1)),
-        ("both-vendors-amd-wanted", two_h200().amd(1, 44, 992).argument(["--gpu-type", "amd"])),
+        ("both-vendors-amd-requested", two_h200().amd(1, 44, 992).argument(["--gpu-type", "amd"])),
     ]
 }
 
@@ -183,8 +183,8 @@ fn intel() -> Vec<(&'static str, Host)> {
     vec![
         ("intel", two_cards().trial(Vendor::Intel, 2)),
         ("intel-by-number", two_cards().argument(["--gpus", "1"])),
-        ("intel-of-the-processor", with_integrated(Host::with_docker(&["runc"]))),
-        ("intel-of-the-processor-beside-nvidia", with_integrated(two_h200()).trial(Vendor::Nvidia, 2)),
+        ("intel-integrated", with_integrated(Host::with_docker(&["runc"]))),
+        ("intel-integrated-beside-nvidia", with_integrated(two_h200()).trial(Vendor::Nvidia, 2)),
         ("intel-without-driver", Host::with_docker(&["runc"]).pci("0000:03:00.0", "0x8086", "0x030000")),
         ("intel-and-amd", card_and_amd().trial(Vendor::Amd, 1).trial(Vendor::Intel, 1)),
     ]
@@ -203,7 +203,7 @@ fn desktop() -> Vec<(&'static str, Host)> {
             ),
         ),
         ("wsl2-amd", wsl2()),
-        ("wsl2-nvidia-not-answering", wsl2().file("usr/lib/wsl/lib/libnvidia-ml.so.1", "")),
+        ("wsl2-nvidia-not-responding", wsl2().file("usr/lib/wsl/lib/libnvidia-ml.so.1", "")),
         (
             "docker-desktop-on-macos",
             Host::with_docker(&[])
@@ -219,12 +219,12 @@ fn files() -> Vec<(&'static str, Host)> {
     let generated = "# Written by slurminit configure for the GPUs of this host, by an older version\n\
                      services:\n  slurm:\n    build:\n      args:\n        GPU_TYPE: none\n";
     vec![
-        ("file-of-the-user", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
-        ("file-of-the-user-by-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
-        ("file-of-the-user-by-our-name", two_h200().project("compose.gpus.yaml", "services: {}\n")),
-        ("compose-yaml-of-the-user", two_h200().project("compose.yaml", "services:\n  slurm:\n    image: slurminit:latest\n")),
+        ("user-file", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
+        ("user-file-with-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
+        ("user-file-with-generated-name", two_h200().project("compose.gpus.yaml", "services: {}\n")),
+        ("user-compose-yaml", two_h200().project("compose.yaml", "services:\n  slurm:\n    image: slurminit:latest\n")),
         (
-            "file-of-the-user-that-has-it-all",
+            "user-file-with-all-settings",
             two_h200().project(
                 "compose.override.yaml",
                 "services:\n  slurm:\n    mem_limit: 8g\n    build:\n      args:\n        GPU_TYPE: nvidia\n    deploy:\n      \
@@ -233,12 +233,12 @@ fn files() -> Vec<(&'static str, Host)> {
             ),
         ),
         (
-            "file-of-the-user-without-a-gpu",
+            "user-file-without-gpu",
             Host::with_docker(&["runc"])
                 .project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")
                 .project(".env", "COMPOSE_FILE=compose.yaml:compose.mine.yaml\n"),
         ),
-        ("file-of-ours-replaced", two_h200().project("compose.gpus.yaml", generated)),
+        ("generated-file-replaced", two_h200().project("compose.gpus.yaml", generated)),
         ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
         ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),
         (
@@ -247,8 +247,8 @@ fn files() -> Vec<(&'static str, Host)> {
                 .project(".env", "PASSWORD=secret\n")
                 .argument(["--dry-run"]),
         ),
-        ("insisted-on-none", without_runtime().argument(["--gpu-type", "none"])),
-        ("insisted", without_runtime().argument(["--gpu-type", "nvidia"])),
+        ("requested-none", without_runtime().argument(["--gpu-type", "none"])),
+        ("requested-vendor", without_runtime().argument(["--gpu-type", "nvidia"])),
         ("no-trial", two_h200().trial(Vendor::Nvidia, 2).argument(["--no-trial"])),
     ]
 }

@@ -55,11 +55,11 @@ fn settings() -> Vec<Case> {
         ("share-by-library", "gpu-share", healthy().file("etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")),
         ("little-locked-memory", "locked-memory", limits("65536", "8388608").device("dev/infiniband/uverbs0")),
         (
-            "no-way-into-images",
+            "no-runtime-for-images",
             "container-images",
             healthy().failure("images", 1, "unshare: EPERM").failure("proot", 1, "/usr/bin/proot is missing"),
         ),
-        ("peer-memory-refused", "peer-memory", healthy().file("proc/sys/kernel/yama/ptrace_scope", "1\n")),
+        ("peer-memory-denied", "peer-memory", healthy().file("proc/sys/kernel/yama/ptrace_scope", "1\n")),
         ("exposed-join-token", "exposed-secrets", healthy().file("run/slurminit.given/SLURMINIT_JOIN", "")),
         (
             "links-not-protected",
@@ -133,7 +133,7 @@ fn workload() -> Vec<Case> {
     let condition = |text: &str| gpu(&format!("condition = {{ {text} }}"));
     vec![
         ("memory-is-full", "gpu-memory", gpu(full)),
-        ("used-past-slurm", "gpu-processes", gpu(full)),
+        ("gpu-used-outside-slurm", "gpu-processes", gpu(full)),
         (
             "exclusive-mode",
             "gpu-processes",
@@ -180,7 +180,7 @@ fn start() -> Vec<Case> {
     vec![
         ("configuration-refused", "configuration", healthy().toml("[gpu]\ntype_name = \"brand\"\n")),
         (
-            "munged-does-not-answer",
+            "munged-unresponsive",
             "munge",
             healthy().answer(
                 "sh",
@@ -189,7 +189,7 @@ fn start() -> Vec<Case> {
             ),
         ),
         (
-            "munged-refuses-itself",
+            "munged-rejects-own-credential",
             "munge",
             healthy().answer("sh", "munge", &credential("Rewound credential (16)", -900)),
         ),
@@ -203,9 +203,9 @@ fn start() -> Vec<Case> {
         ),
         ("clock-behind", "clock", foreign_credential("Rewound credential (16)", -600)),
         ("clock-ahead", "clock", foreign_credential("Expired credential (15)", 900)),
-        ("clock-a-little-off", "clock", foreign_credential("Success (0)", 140)),
+        ("clock-slightly-off", "clock", foreign_credential("Success (0)", 140)),
         ("another-key", "clock", foreign("unmunge: Error: Invalid credential\n")),
-        ("another-clusters-state", "saved-state", healthy().file("var/lib/slurm/slurmctld/clustername", "old-lab|7")),
+        ("state-of-another-cluster", "saved-state", healthy().file("var/lib/slurm/slurmctld/clustername", "old-lab|7")),
         ("no-address", "address", healthy().failure("address", 2, "")),
         ("killed-for-memory", "memory-kills", healthy().file("sys/fs/cgroup/memory.events", "oom 2\noom_kill 3\n")),
         (
@@ -223,7 +223,7 @@ fn start() -> Vec<Case> {
                 .file("sys/fs/cgroup/memory.events", "oom_kill 0\n")
                 .file("proc/self/status", "Cpus_allowed_list:\t0\n"),
         ),
-        ("more-cpus-than-there-are", "others", healthy().toml("[node]\ncpus = 9999\n")),
+        ("more-cpus-than-present", "others", healthy().toml("[node]\ncpus = 9999\n")),
         ("proxy-without-exceptions", "proxy", healthy().variable("http_proxy", "http://user:secret@proxy:3128")),
     ]
 }
@@ -270,7 +270,7 @@ fn node() -> Vec<Case> {
         ("daemon-given-up", "daemons", unit(UnitState::GivenUp, 5, None)),
         ("daemon-restarted", "daemons", unit(UnitState::Ready, 2, None)),
         (
-            "daemon-was-silent",
+            "daemon-was-unresponsive",
             "daemons",
             unit(UnitState::Ready, 1, Some(StopReason::Silent("it did not answer".to_owned()))),
         ),
@@ -297,10 +297,10 @@ fn node() -> Vec<Case> {
                  has authentication error: Unspecified error\n",
             ),
         ),
-        ("compute-not-called", "called", compute(UnitState::Ready, "gpu:nvidia:1|idle*|none\n")),
+        ("compute-unreachable", "called", compute(UnitState::Ready, "gpu:nvidia:1|idle*|none\n")),
         ("name-of-another-node", "name-taken", compute(UnitState::Starting, "gpu:nvidia:1|idle|none\n")),
         ("node-down", "node", node("gpu:nvidia:1|down*|Not responding\n")),
-        ("drained-by-a-person", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),
+        ("drained-by-administrator", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),
         ("drained-by-full-disk", "drain", node("gpu:nvidia:1|drained|SlurmdSpoolDir is full\n")),
         ("stale-drain", "drain", node("gpu:nvidia:1|drained|gres/gpu count reported lower than configured (0 < 1)\n")),
         ("gres-lower", "gres", node("gpu:nvidia:2|inval|gres/gpu count reported lower than configured (1 < 2)\n")),
@@ -314,7 +314,7 @@ fn node() -> Vec<Case> {
             ),
         ),
         (
-            "slurm-with-known-holes",
+            "slurm-with-known-vulnerabilities",
             "slurm-security",
             healthy().file("usr/share/slurminit/slurm-version", "slurm 25.11.7\n"),
         ),
@@ -334,7 +334,7 @@ fn node() -> Vec<Case> {
         ("own-gres-names-a-missing-device", "own-files", custom("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia7")),
         ("file-without-marker", "own-files", healthy().file("config/gres.conf", "Name=gpu File=/dev/nvidia0\n")),
         (
-            "files-of-another-time",
+            "outdated-files",
             "stale-files",
             healthy().file("etc/slurm/gres.conf", "# Written by slurminit\nAutoDetect=off\n"),
         ),

@@ -49,7 +49,7 @@ pub(crate) fn all() -> Vec<Case> {
     let one_gpu = || with_tools(Host::with_docker(&["nvidia", "runc"]).nvidia(1, H200, "550.127.05").toolkit(true));
     vec![
         (
-            "host-is-a-mac",
+            "host-is-mac",
             "platform",
             with_tools(Host::with_docker(&[])).file("System/Library/CoreServices/SystemVersion.plist", ""),
         ),
@@ -77,7 +77,7 @@ pub(crate) fn all() -> Vec<Case> {
                 .file("sys/module/nouveau/refcnt", "1\n"),
         ),
         (
-            "host-driver-does-not-answer",
+            "host-driver-hangs",
             "driver",
             one_gpu().failure(
                 "nvidia-smi",

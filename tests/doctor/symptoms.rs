@@ -60,7 +60,7 @@ pub(crate) const SOURCES: &[Source] = &[
                 "image label `none` on a host with a GPU",
                 "host-image-without-gpu",
             ),
-            row("Why macOS Doesn't Support GPU", "a macOS host", "host-is-a-mac"),
+            row("Why macOS Doesn't Support GPU", "a macOS host", "host-is-mac"),
         ],
     },
     Source {
@@ -94,7 +94,7 @@ pub(crate) const SOURCES: &[Source] = &[
         title: "GPU Allocation Guide of KohakuRiver",
         symptoms: &[
             row("No GPU info in node list", "device files without the management library", "image-library-missing"),
-            row("GPU count is 0", "the driver does not respond", "host-driver-does-not-answer"),
+            row("GPU count is 0", "the driver does not respond", "host-driver-hangs"),
             row("GPU count is 0", "NVML reports GPUs, but their device files are missing", "no-gpu-counted"),
             row(
                 "Invalid GPU ID",
@@ -121,7 +121,7 @@ pub(crate) const SOURCES: &[Source] = &[
         title: "GPU Configuration Guide of a multi-agent Docker environment",
         symptoms: &[
             row("`nvidia-smi` fails or shows no GPUs", "the nouveau driver is loaded", "host-with-nouveau"),
-            row("`nvidia-smi` fails or shows no GPUs", "nvidia-smi fails", "host-driver-does-not-answer"),
+            row("`nvidia-smi` fails or shows no GPUs", "nvidia-smi fails", "host-driver-hangs"),
             row("`could not select device driver`", "the trial fails with this error", "host-passthrough-fails"),
             row(
                 "`CUDA driver version is insufficient for CUDA runtime version`",
@@ -130,7 +130,11 @@ pub(crate) const SOURCES: &[Source] = &[
             ),
             row("CUDA Version Mismatch", "a driver older than CUDA 11", "host-driver-too-old"),
             row("`CUDA out of memory`", "a GPU with 143000 of 143771 MiB in use", "memory-is-full"),
-            row("GPU already in use by another process", "a process on the GPU without a job", "used-past-slurm"),
+            row(
+                "GPU already in use by another process",
+                "a process on the GPU without a job",
+                "gpu-used-outside-slurm",
+            ),
             row("GPU already in use by another process", "exclusive mode with one process", "exclusive-mode"),
             row("GPU utilization low despite heavy workload", "clocks lowered by thermal slowdown", "too-hot"),
             row("GPU utilization low despite heavy workload", "4 of 16 lanes", "narrow-link"),
@@ -200,7 +204,7 @@ pub(crate) const SOURCES: &[Source] = &[
             row(
                 "a drain by an administrator",
                 "real daemons: `scontrol update state=drain`",
-                "image-drained-by-a-person",
+                "image-drained-by-administrator",
             ),
             row(
                 "`gres/gpu count reported lower than configured`",
@@ -224,7 +228,7 @@ pub(crate) const SOURCES: &[Source] = &[
             row(
                 "`CLUSTER NAME MISMATCH`",
                 "the state volume of a cluster with another name",
-                "image-another-clusters-state",
+                "image-state-of-another-cluster",
             ),
             row("`No space left on device`", "a state directory of 8 MiB", "image-disk-full"),
             row("`--network none`", "a container without network", "image-no-address"),

@@ -141,7 +141,7 @@ fn reports_stale_and_manual_drains() {
     assert!(answer.cause.as_deref().is_some_and(|cause| cause.contains("an administrator")), "{answer:?}");
     drain("fan replaced");
     let answer = report(&container, "").of("drain");
-    record("image-drained-by-a-person", &answer);
+    record("image-drained-by-administrator", &answer);
     drain("$(printf 'fan\\033[31m broken\\007')");
     let text = container.sh("slurminit doctor || true");
     assert!(text.contains("broken") && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
@@ -244,7 +244,7 @@ fn reports_saved_state_of_other_cluster_name() {
     let second = image("clinic").start();
     assert_eq!(second.exit_code(), 78, "{}", second.log());
     let inspector = image("clinic").with(["--entrypoint", "sleep"]).command(["infinity"]).start();
-    record("image-another-clusters-state", &report(&inspector, "").of("saved-state"));
+    record("image-state-of-another-cluster", &report(&inspector, "").of("saved-state"));
     // The suggested fix works: set cluster_name = "lab".
     assert_eq!(report(&image("lab").serve(), "").of("saved-state").verdict, "ok");
 }
