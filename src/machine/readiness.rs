@@ -50,12 +50,12 @@ impl Check {
 
     fn advance_command(&mut self, probe: Child, step: &mut Step) {
         if self.is_command_running {
-            // On a busy machine the next one may need longer.
+            // On a busy machine the next run of the command may need longer.
             self.limit = self.limit.saturating_mul(2);
             self.at = step.now + MAX_COMMAND_PAUSE;
             step.kill_task(probe);
         } else if step.is_running(probe) {
-            // The command of a previous start, which was killed.
+            // This was the command of a previous start, which was killed.
             self.at = step.now + MAX_COMMAND_PAUSE;
         } else {
             (self.is_command_running, self.at) = (true, step.now + self.limit);

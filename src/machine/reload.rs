@@ -8,7 +8,8 @@
 //!                                              └─────────── Restoring (the previous files)
 //! ```
 //!
-//! Only the controller's container reconfigures the cluster. A compute sends its slurmd SIGHUP, and a login needs neither.
+//! Only the controller's container reconfigures the cluster. A compute container sends SIGHUP to its slurmd, and a login
+//! container does neither.
 //!
 //! `Finishing` comes before `Watching` and before `Idle`: the accounting database gets accounts, and a test job runs ([`super::finishing`]).
 //!
@@ -168,8 +169,8 @@ impl Reload {
         match work.apply {
             Apply::Nothing => self.run_next_helper(None, work, cluster),
             _ if slurm.is_empty() => self.run_next_helper(None, Work { apply: Apply::Nothing, ..work }, cluster),
-            // `scontrol reconfigure` has all daemons of the cluster read their files, so only the controller's container runs it. The
-            // files of a compute may arrive later, and concern its slurmd alone.
+            // `scontrol reconfigure` makes all daemons of the cluster read their files, so only the controller's container runs it.
+            // The files of a compute container may arrive later, and affect only its own slurmd.
             Apply::Reconfigure if !has_controller && slurm.iter().all(|id| cluster.units[*id].is_ready()) => {
                 for id in slurm {
                     cluster.step.signal(Child::Unit(id), libc::SIGHUP);
@@ -189,7 +190,7 @@ impl Reload {
     /// A child of the reload has ended.
     pub(super) fn exited(&mut self, child: Child, exit: &Exit, cluster: &mut Cluster) {
         self.stage = match (std::mem::take(&mut self.stage), child) {
-            // Its last message was read before its death. If the stage has not changed, it died without one.
+            // The preparation's messages were read before its death. If the stage has not changed, it died without a final message.
             (Stage::Preparing { .. }, Child::Reload) => {
                 let text = format!("the preparation {exit}; see its output above");
                 cluster.step.start_task(Child::Reopen);

@@ -23,8 +23,8 @@ const CRASH_WATCH: Duration = Duration::from_secs(5);
 const DEATHS_BEFORE_ROLLBACK: u32 = 2;
 
 impl Reload {
-    /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon
-    /// that slurminit stopped because it was not ready or did not answer counts as dead.
+    /// Handles the end of slurmctld or slurmd. Returns whether the reload, not the cluster, starts the unit again. A
+    /// daemon that slurminit stopped because it was not ready or did not answer counts as dead.
     pub(in super::super) fn unit_exited(
         &mut self,
         id: UnitId,
@@ -105,7 +105,8 @@ impl Reload {
         }
     }
 
-    /// The new files do not work. Without a former state that worked they stay, because the next change may complete them.
+    /// Handles new files that do not work: restores the previous files if the node was usable with them. Otherwise the new
+    /// files stay, because the next change may complete them.
     pub(super) fn undo(&mut self, why: String, work: Work, cluster: &mut Cluster) -> Stage {
         match work.was_usable {
             true => roll_back(None, why, work, cluster),
@@ -126,7 +127,7 @@ pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
     advance_stopping(Work { apply: Apply::Restart, ..work }, cluster)
 }
 
-/// slurmd goes first, because slurmctld must outlive it. Job steps keep running under their slurmstepd.
+/// Stops slurmd first, because slurmctld must outlive it. Job steps keep running under their slurmstepd.
 pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     let slurm = cluster.units.slurm();
     if !cluster.units.stop_in_order(&slurm, RestartIntent::Requested, &mut cluster.step) {

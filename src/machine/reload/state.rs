@@ -159,8 +159,8 @@ impl Reload {
         matches!(self.stage, Stage::Finishing { helper, .. } if helper.child == child)
     }
 
-    /// Whether slurmctld and slurmd are being given new files. They are slow then, and each of these stages has its own
-    /// deadline. Once they start again, liveness checks count as usual.
+    /// Whether new files are being applied to slurmctld and slurmd. The daemons are slow in these stages, each of which
+    /// has its own deadline. Once they start again, liveness checks apply as usual.
     pub(in super::super) fn is_applying(&self) -> bool {
         matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
     }

@@ -242,7 +242,7 @@ impl Sim {
         self.send(Event::Exited(child, exit));
     }
 
-    /// The kernel needs 1 ms for a process that got SIGKILL.
+    /// Advances the clock. A process that got SIGKILL is reaped after 1 ms.
     pub(in super::super) fn wait(&mut self, time: Duration) {
         if time >= MS {
             self.reap_killed();
