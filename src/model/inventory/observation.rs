@@ -33,26 +33,26 @@ impl Verdict {
     }
 }
 
-/// One observation.
+/// One observation of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Observation {
     /// The verdict.
     pub verdict: Verdict,
     /// The observed fact; untrusted text.
     pub seen: String,
-    /// The cause.
+    /// The likely cause, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// The fix.
+    /// What to run or change, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// Whether cause and fix are those of the check.
+    /// Whether [`Observations::explained`] sets the cause and fix to the usual ones of the check.
     #[serde(skip)]
     pub is_usual: bool,
 }
 
 impl Observation {
-    /// The finding of this kind for the log of a start; `None` without a problem.
+    /// A finding of this kind, for the log of a start; `None` unless the verdict is `Warn` or `Fail`.
     pub fn finding(self, kind: Kind) -> Option<Finding> {
         let severity = match self.verdict {
             Verdict::Fail => Severity::Error,
@@ -159,7 +159,7 @@ impl Observations {
         self
     }
 
-    /// The same observations with another fix of each fault. The fix of a note stays.
+    /// The same observations with `fix` as the fix of each warning and failure. The fixes of notes stay.
     pub fn with_fix_of_faults(mut self, fix: &str) -> Self {
         for observation in &mut self.0 {
             if observation.verdict >= Verdict::Warn {
