@@ -238,8 +238,9 @@ fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Op
     Some(mib)
 }
 
-/// For a machine 4096 MiB, or half of it below 8192 MiB. A container's limit holds only its daemons (13 MiB measured), jobs' slurmsteps and
-/// files in memory: a twentieth, 128 to 1024 MiB. Leaves 1024 MiB for jobs if possible.
+/// The default memory reserve in MiB. For a whole machine, it is 4096 MiB, or half of a memory below 8192 MiB. Below a container's limit,
+/// it only has to suffice for the daemons (13 MiB measured), jobs' slurmstepds and files in memory, so it is a twentieth: 128 to 1024 MiB.
+/// Leaves 1024 MiB for jobs if possible.
 fn default_reserve(usable: u64, is_limit: bool) -> u64 {
     let generous = match usable {
         _ if is_limit => (usable / 20).clamp(128, 1024),
@@ -249,7 +250,7 @@ fn default_reserve(usable: u64, is_limit: bool) -> u64 {
     generous.min(usable.saturating_sub(1024).max(usable / 8))
 }
 
-/// Warns of a node that is idle and refuses each job: one CPU has more memory by default than the node has.
+/// Warns of a node that stays idle and refuses each job, because the default memory for one CPU exceeds the node's memory.
 pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Option<Finding> {
     let default = Setting::find(settings, "DefMemPerCPU")?;
     let memory =
@@ -265,7 +266,8 @@ pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Opt
     ))
 }
 
-/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and those of these simulated nodes.
+/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and the features of this group of
+/// simulated nodes.
 fn features(config: &Config, inventory: &Inventory, of_group: &[FeatureName]) -> Vec<FeatureName> {
     let of_gpu = |gpu: &Gpu| {
         let slurm = &gpu.vendor.traits().slurm;

@@ -1,7 +1,7 @@
 //! Renders the plan as text.
 //!
-//! The text contains no date or the like, so that the same plan gives the same bytes, and an unchanged file is
-//! not rewritten.
+//! The text contains no date or other changing value. So the same plan always gives the same bytes, and an unchanged
+//! file is not rewritten.
 
 mod cgroup_conf;
 mod checksum;

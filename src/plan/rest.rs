@@ -21,6 +21,8 @@ pub fn authentication(config: &Config) -> Option<[(&'static str, String); 2]> {
     Some([("AuthAltTypes", "auth/jwt".to_owned()), ("AuthAltParameters", parameters)])
 }
 
+/// Checks that Slurm's plugin for tokens is installed, if the REST API is enabled.
+///
 /// # Errors
 /// The plugin is not installed.
 pub fn can_authenticate(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {

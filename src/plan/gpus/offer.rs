@@ -37,7 +37,7 @@ impl Offer<'_> {
                 }
             }
         }
-        // Stable: the GPUs of a vendor keep the driver's order.
+        // The sort is stable, so the GPUs of a vendor keep the driver's order.
         all.sort_by_key(|(gpu, instance)| (instance.map(|_| gpu.minor), gpu.vendor));
         let is_own = |gpu: &Gpu, instance: Option<&MigInstance>| {
             std::ptr::eq(gpu, self.gpu) && instance.map(std::ptr::from_ref) == self.instance.map(std::ptr::from_ref)
@@ -80,7 +80,7 @@ fn is_cuda_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_uppercase()) && name.bytes().all(valid)
 }
 
-/// Everything usable, each device file once; NVIDIA first, in the driver's order.
+/// All usable devices, each device file once. NVIDIA comes first, and each vendor's devices are in the driver's order.
 pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec<Offer<'a>> {
     let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
