@@ -59,7 +59,7 @@ fn read_set(path: &Path) -> Option<CpuSet> {
 }
 
 /// This process's CPU affinity. `/proc/self/status` respects `root` and has no limit of 1024 CPUs, unlike nix's
-/// `sched_getaffinity`. gVisor's `/proc` does not have the line.
+/// `sched_getaffinity`. gVisor's `/proc` does not contain the line.
 fn affinity(root: &Path) -> Option<CpuSet> {
     let status = regular::text(&root.join("proc/self/status")).unwrap_or_default();
     let listed = field(&status, "Cpus_allowed_list").and_then(|list| list.parse().ok());

@@ -51,7 +51,7 @@ pub(super) fn fabric_v2(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     Ok(Fabric { state: info.state.into(), cluster: info.clusterUuid, clique: info.cliqueId })
 }
 
-/// `nvmlDeviceGetGpuFabricInfo`: as [`fabric_v2`].
+/// `nvmlDeviceGetGpuFabricInfo`: like [`fabric_v2`], for older drivers.
 pub(super) fn fabric_v1(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref())?;
     // SAFETY: nvmlGpuFabricInfo_t has integers only.
