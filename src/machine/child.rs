@@ -31,7 +31,7 @@ pub enum Child {
     OomScore,
     /// `sinfo`, which reports the node's state.
     NodeCheck,
-    /// `scontrol`, which resumes a node whose drain has lost its cause.
+    /// `scontrol`, which resumes a node because the cause of its drain is gone.
     NodeResume,
     /// Accounts for the jobs of the previous start.
     JobsRecover,

@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// The unit has become ready; its dependents may start.
+    /// Marks the unit as ready, so that its dependents may start.
     pub(super) fn mark_ready(&mut self, id: UnitId) {
         if !self.units[id].mark_ready(&mut self.step) {
             return;

@@ -54,7 +54,7 @@ impl Cluster {
         });
     }
 
-    /// The helper has ended. Returns whether jobs run, as far as is known.
+    /// Handles the end of a helper. Returns `false` if the test job showed that jobs do not run.
     pub(super) fn helper_ended(&mut self, child: Child, exit: Exit) -> bool {
         match (child, exit) {
             (_, Exit::Code(0)) => {}

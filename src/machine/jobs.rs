@@ -114,7 +114,7 @@ impl Jobs {
         }
     }
 
-    /// The container stops: children that account for jobs are killed with everything else.
+    /// Ends the accounting for the stop of the container. Its child is killed with everything else.
     pub(super) fn stop(&mut self, units: &Units, step: &mut Step) {
         self.accounting = Accounting::Idle;
         self.launch_hold.release(units, step);
@@ -205,7 +205,7 @@ impl Cluster {
 }
 
 impl Unit {
-    /// What the unit's next process inherits from a previous one; `None` if there was none.
+    /// The state that the unit's next process inherits from a previous process; `None` if there was none.
     pub fn inherited_state(&self, prepared: Option<&Prepared>) -> Option<InheritedState> {
         let has_saved_jobs = prepared.is_some_and(|prepared| prepared.saved_jobs);
         match &self.last_end {

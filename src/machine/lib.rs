@@ -260,8 +260,8 @@ impl Machine {
             self.advance_boot();
         }
         if !self.is_stopping() {
-            // An overdue start may be waiting for this reload. It runs before the units, so that a unit it stops does
-            // not start in the same step.
+            // An overdue start may be waiting for this reload. The reload advances before the units, so that a unit
+            // that it stops does not start in the same step.
             self.reload.advance(&mut self.cluster, self.phase.is_overdue_or_serves());
             self.cluster.advance_units();
             let Cluster { units, policy, node, jobs, step, .. } = &mut self.cluster;

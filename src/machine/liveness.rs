@@ -169,7 +169,7 @@ impl Rounds {
         }
     }
 
-    /// The child has ended and its output was read. Applies the result of each unit that is not exempt.
+    /// Ends a round, after the child has ended and its output was read. Applies the results of all units that are not exempt.
     pub(super) fn round_ended(&mut self, cluster: &mut Cluster, is_exempt: impl Fn(&Unit) -> bool) {
         let Round::Checking { since, checked, results, .. } = &mut self.round else { return };
         let (since, checked, results) = (*since, std::mem::take(checked), std::mem::take(results));
@@ -259,7 +259,7 @@ impl Unit {
             }
             Liveness::Silent(why) | Liveness::Slow(why) => why,
         };
-        // The unit is restarted, unless that was done recently. Then it is left alone for a while.
+        // Restarts the unit, unless it was restarted recently. Then the next restart has to wait.
         let restarts = &mut liveness_history.restarts;
         if now >= restarts.not_before {
             restarts.note(now);

@@ -84,7 +84,7 @@ impl Unit {
         }
     }
 
-    /// The readiness command has ended. Returns whether it found this start of the unit ready.
+    /// Handles the end of the readiness command. Returns whether the command found this start of the unit ready.
     pub(super) fn probe_ended(&mut self, exit: &Exit, now: Moment) -> bool {
         match &mut self.state {
             State::Starting { check, .. } if check.is_command_running => {

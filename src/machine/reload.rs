@@ -49,7 +49,7 @@ impl Reload {
         self.next = Some(cause);
     }
 
-    /// A file in the operator's directory was written; more may follow.
+    /// Schedules a reload, because a file in the operator's directory was written. More writes may follow.
     pub(super) fn note_change(&mut self, now: Moment) {
         self.settle = Some(now + SETTLE);
     }
@@ -140,7 +140,7 @@ impl Reload {
         None
     }
 
-    /// The new files are installed.
+    /// Begins to apply the new files, which are installed.
     fn begin_applying(&mut self, prepared: Prepared, cluster: &mut Cluster) -> Stage {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
         let usable = |report: &NodeReport| {
@@ -187,7 +187,7 @@ impl Reload {
         }
     }
 
-    /// A child of the reload has ended.
+    /// Handles the end of a child of the reload.
     pub(super) fn exited(&mut self, child: Child, exit: &Exit, cluster: &mut Cluster) {
         self.stage = match (std::mem::take(&mut self.stage), child) {
             // The preparation's messages were read before its death. If the stage has not changed, it died without a final message.
@@ -210,7 +210,7 @@ impl Reload {
         };
     }
 
-    /// The daemons run with the new files.
+    /// Starts the next helper, now that the daemons run with the new files; ends the reload if there is none.
     fn run_next_helper(&mut self, previous: Option<Child>, work: Work, cluster: &mut Cluster) -> Stage {
         match cluster.start_helper(previous, work.apply != Apply::Nothing) {
             Some(helper) => Stage::Finishing { helper, work },
@@ -218,7 +218,7 @@ impl Reload {
         }
     }
 
-    /// A helper that this reload awaits has ended.
+    /// Handles the end of a helper that this reload awaits.
     pub(super) fn helper_ended(&mut self, child: Child, jobs_run: bool, cluster: &mut Cluster) {
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Finishing { work, .. } if jobs_run => self.run_next_helper(Some(child), work, cluster),

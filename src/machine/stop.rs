@@ -72,7 +72,7 @@ impl Stop {
         }
     }
 
-    /// The command ended after the stop began. Its code becomes the container's, unless something failed before.
+    /// Handles the end of the command after the stop began. Its exit code becomes the container's, unless something failed before.
     pub(super) fn cmd_code(&mut self, code: u8) {
         if self.why.is_none() {
             self.code = code;

@@ -289,7 +289,7 @@ impl Unit {
         }
     }
 
-    /// The container stops: a unit that is not running never starts again.
+    /// Makes a unit that is not running never start again, because the container stops.
     pub(super) fn cancel(&mut self) {
         if let State::Waiting | State::BackingOff { .. } = self.state {
             self.state = State::Finished;

@@ -21,7 +21,7 @@ pub struct UnitId(pub(crate) usize);
 pub struct Units(Vec<Unit>);
 
 impl Units {
-    /// The configuration has already checked that every name in an `after` exists.
+    /// Builds the units. The configuration has already checked that every name in an `after` exists.
     pub(super) fn new(specs: Vec<Spec>) -> Self {
         let id = |name: &String| specs.iter().position(|spec| spec.name == *name).map(UnitId);
         let dependencies: Vec<Vec<_>> = specs.iter().map(|spec| spec.after.iter().filter_map(id).collect()).collect();

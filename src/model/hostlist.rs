@@ -17,7 +17,7 @@ pub fn range(text: &str) -> Option<Vec<String>> {
     (items(text).count() == 1).then(|| names(text))?
 }
 
-/// The single names of a list of names or files. An invalid range is kept verbatim.
+/// The individual names in a list of names or files. An invalid range is kept verbatim.
 pub fn expand(list: &str) -> Vec<String> {
     let mut all = Vec::new();
     for item in items(list).filter(|item| !item.is_empty()) {

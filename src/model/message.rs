@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Information.
+    /// An informational message.
     pub fn info(message: Message) -> Self {
         Self { level: Level::Info, message }
     }

@@ -105,8 +105,8 @@ pub struct StopBudget {
 }
 
 impl StopBudget {
-    /// 1.5 s are enough for the daemons, which need less than 0.1 s on an idle machine, and 2 s for Slurm's commands.
-    /// Of a short timeout, each part is a quarter.
+    /// Divides the timeout. 1.5 s are enough for the daemons, which need less than 0.1 s on an idle machine, and 2 s
+    /// for Slurm's commands. Of a short timeout, each part is a quarter.
     fn of(total: Duration) -> Self {
         let units = Duration::from_millis(1500).min(total / 4);
         let jobs_margin = Duration::from_secs(2).min(total / 4);

@@ -122,8 +122,8 @@ pub enum JobCare {
     /// All jobs of the cluster: slurmctld and the only slurmd run in this container.
     #[default]
     Cluster,
-    /// The jobs of this node: the controller is another container and is notified.
+    /// The jobs of this node. The controller runs in another container and is notified.
     Node,
-    /// None: jobs run in other containers, and continue without this one.
+    /// No jobs. They run in other containers, and continue without this container.
     OtherContainers,
 }

@@ -130,7 +130,7 @@ fn not_confined(cause: String) -> Finding {
     )
 }
 
-/// With both `OverMemoryKill` and `ConstrainRAMSpace` slurmd exits (24.11, `slurmd.c`).
+/// Whether `OverMemoryKill` is set. Together with `ConstrainRAMSpace`, it makes slurmd exit (24.11, `slurmd.c`).
 fn has_over_memory_kill(config: &Config) -> bool {
     let params = config.slurm.conf.get("JobAcctGatherParams");
     params.is_some_and(|params| params.as_str().to_ascii_lowercase().contains("overmemorykill"))
@@ -171,7 +171,7 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
     }
 }
 
-/// Several GPUs behind one device file cannot be allowed and denied separately.
+/// Whether several GPUs share a device file, so that they cannot be allowed and denied separately.
 fn share_a_device(inventory: &Inventory) -> bool {
     inventory.usable_gpus().filter(|gpu| gpu.device_file.as_deref() == Some(Path::new(WSL_DEVICE))).count() > 1
 }

@@ -11,8 +11,8 @@ pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
     Inventory { gpus: Vec::new(), ..inventory.clone() }
 }
 
-/// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Only plugins that no daemon but
-/// slurmd loads are chosen by the node's own inventory.
+/// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Plugins that only slurmd loads
+/// are chosen from the node's own inventory.
 pub(super) fn common_inventory(inventory: &Inventory) -> Inventory {
     Inventory {
         slurm: inventory.slurm.clone(),

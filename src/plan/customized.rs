@@ -90,7 +90,7 @@ impl UserFile {
         parse::lines(&self.read.text)
     }
 
-    /// Whether a line is `# USER_CUSTOMIZED=true`.
+    /// Whether the file contains the line `# USER_CUSTOMIZED=true`.
     fn is_marked(&self) -> bool {
         self.read.text.lines().any(|line| {
             let Some(comment) = line.trim().strip_prefix('#') else { return false };

@@ -175,7 +175,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
     })
 }
 
-/// RealMemory in MiB.
+/// Plans RealMemory, in MiB.
 fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     let usable = inventory.memory.usable_mib();
     if usable == 0 {
@@ -211,7 +211,7 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
     Some(memory)
 }
 
-/// Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
+/// Plans TmpDisk. Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
 fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     // The size of a file system named by TmpFS is not detected.
     let whole = if config.slurm.conf.get("TmpFS").is_some() { None } else { inventory.scratch_mib };
@@ -266,8 +266,8 @@ pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Opt
     ))
 }
 
-/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and the features of this group of
-/// simulated nodes.
+/// The node's features: vendor, model, compute capability and driver of the GPUs, each once, then the operator's features and those of
+/// this group of simulated nodes.
 fn features(config: &Config, inventory: &Inventory, of_group: &[FeatureName]) -> Vec<FeatureName> {
     let of_gpu = |gpu: &Gpu| {
         let slurm = &gpu.vendor.traits().slurm;

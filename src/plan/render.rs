@@ -23,7 +23,7 @@ pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf, cgroup.conf and the epilog; other scripts and oci.conf if needed.
+/// Renders slurm.conf, gres.conf, cgroup.conf and the epilog, and the other scripts and oci.conf if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },

@@ -58,7 +58,7 @@ fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// With `--systemd` slurmctld does not switch to SlurmUser. So a daemon with its own `user` keeps `-D`, with which it does switch.
+/// Whether the daemon hands over. With `--systemd`, slurmctld does not switch to SlurmUser, so a daemon with its own `user` keeps `-D`.
 fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
     match own {
         Some(command) if command.iter().any(|word| word.contains(HANDOVER_OPTION)) => Handover::Always,

@@ -47,8 +47,8 @@ fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
     one.iter().filter(|cpu| other.contains(*cpu)).collect()
 }
 
-/// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE that fails, and the job with
-/// it.
+/// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE, the binding fails, and so
+/// does the job.
 fn binding_denied(root: &Path) -> bool {
     capabilities::has(root, capabilities::SYS_NICE) == Some(false)
 }

@@ -137,7 +137,7 @@ pub struct ProbeResult {
     pub findings: Vec<Finding>,
 }
 
-/// Derived from the kernel's release string, which vendors of virtual machines mark.
+/// Derives the platform from the kernel's release string, which vendors of virtual machines mark.
 fn platform(root: &Path) -> Platform {
     let release = regular::text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
     match release {

@@ -52,7 +52,7 @@ fn apply_with(sacctmgr: Sacctmgr<'_>, config: &Config, cluster: &str) -> Result<
     Ok(())
 }
 
-/// slurmdbd writes names in lower case.
+/// Whether the names are the same. slurmdbd stores names in lower case.
 fn is_same(stored: &str, configured: &str) -> bool {
     stored.eq_ignore_ascii_case(configured)
 }

@@ -67,7 +67,7 @@ impl Reservation {
 
 /// The position of a pending job in the queue, and the nodes for it.
 struct Position<'a> {
-    /// The jobs before it in the queue of its partitions, first the one that Slurm starts next.
+    /// The jobs ahead of this job in the queue of its partitions, beginning with the one that Slurm starts next.
     before: Vec<&'a QueuedJob>,
     /// The nodes that the job's options allow and on which it can start once enough resources are free.
     open: Vec<&'a ClusterNode>,
@@ -165,7 +165,7 @@ impl<'s> Situation<'s> {
         before
     }
 
-    /// The reason why a job waits that could not start even if resources were free.
+    /// The reason why a job waits for something other than resources.
     fn obstacle(&self, job: &QueuedJob, request: &Request) -> String {
         let plain = job.plain_reason();
         match job.reason.as_str() {
@@ -326,7 +326,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// The resources that a job holds, if it is not pending.
+    /// Describes the state and the resources of a job that is not pending.
     fn held(&self, job: &QueuedJob, request: &Request) -> String {
         let state = job.state.to_lowercase();
         let until = if job.is_completing() { None } else { self.until(job.number) };

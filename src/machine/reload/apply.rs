@@ -55,7 +55,7 @@ impl Reload {
         true
     }
 
-    /// The daemons are ready, and the node can be used.
+    /// Continues a reload once the daemons are ready and the node can be used.
     pub(super) fn applied(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         match &work.rollback {
             Some(rollback) => {
@@ -66,7 +66,7 @@ impl Reload {
         }
     }
 
-    /// Nothing is left to do.
+    /// Ends a successful reload.
     pub(super) fn finish(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         let daemons = [DaemonName::Slurmctld, DaemonName::Slurmd];
         let own = daemons.into_iter().filter(|name| cluster.units.daemon(*name).is_some());
@@ -87,7 +87,7 @@ impl Reload {
         Stage::Watching { until: step.now + CRASH_WATCH, work }
     }
 
-    /// The node could not be used again before the deadline.
+    /// Handles a node that did not become usable again before the deadline.
     pub(super) fn handle_node_timeout(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         let after = cluster.policy.ready_timeout.as_secs();
         let report = cluster.node.report.as_ref();

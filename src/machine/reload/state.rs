@@ -165,7 +165,7 @@ impl Reload {
         matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
     }
 
-    /// The container stops, which supersedes a reload.
+    /// Cancels the reload, because the container stops.
     pub(in super::super) fn cancel(&mut self) {
         (self.stage, self.settle, self.next) = (Stage::Idle, None, None);
     }
@@ -191,7 +191,7 @@ impl Stage {
 }
 
 impl Work {
-    /// One line: what changed, what was done about it, and what waits for the next start.
+    /// One line that states what changed, how it was applied, and what waits for the next start.
     pub(super) fn text(&self, without_news: &str, with_news: &str) -> String {
         let mut text = match self.news.as_slice() {
             [] => without_news.to_owned(),

@@ -60,7 +60,7 @@ pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
     }
 }
 
-/// The result of a preparation with or without a Slurm file of the user.
+/// The result of a preparation with or without one of the user's own Slurm files.
 pub(in super::super) fn own_files(has_own_files: bool) -> Prepared {
     Prepared { has_own_files, node_name: "n1".to_owned(), ..Prepared::default() }
 }

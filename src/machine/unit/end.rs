@@ -72,7 +72,7 @@ impl Unit {
         Run { intent, uptime, was_ready: self.is_ready(), failed_start }
     }
 
-    /// The unit does not run again.
+    /// Sets the state of a unit that does not run again.
     pub(crate) fn finish(&mut self) {
         self.state = State::Finished;
     }

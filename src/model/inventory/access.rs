@@ -22,7 +22,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// The GPU cannot be used.
+    /// The access of a GPU that cannot be used.
     pub fn unusable(obstacle: Obstacle, reason: impl Into<String>) -> Self {
         Self::Unusable { reason: reason.into(), obstacle }
     }

@@ -35,17 +35,17 @@ impl Finding {
         Self { kind, severity, what: what.into(), cause: cause.into(), fix: fix.into() }
     }
 
-    /// Something worth knowing.
+    /// A finding about something worth knowing.
     pub fn info(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Info, what, cause, fix)
     }
 
-    /// The cluster works, but less well than expected.
+    /// A warning that the cluster works, but less well than expected.
     pub fn warning(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Warning, what, cause, fix)
     }
 
-    /// Something does not work.
+    /// An error: something does not work.
     pub fn error(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Error, what, cause, fix)
     }

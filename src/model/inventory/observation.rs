@@ -91,17 +91,17 @@ impl Observations {
         Self::plain(Verdict::CouldNotLook, why)
     }
 
-    /// No problem, but an improvement is possible, with the usual cause and fix of the check.
+    /// A note about a possible improvement, with the usual cause and fix of the check.
     pub fn usual_hint(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Note, seen)
     }
 
-    /// Works, but degraded, with the usual cause and fix of the check.
+    /// A warning that something works, but degraded, with the usual cause and fix of the check.
     pub fn usual_warning(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Warn, seen)
     }
 
-    /// A requested feature does not work, with the usual cause and fix of the check.
+    /// A failure of a requested feature, with the usual cause and fix of the check.
     pub fn usual_fault(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Fail, seen)
     }
@@ -117,7 +117,7 @@ impl Observations {
         Self(vec![Observation { verdict, seen: seen.into(), cause, fix, is_usual: false }])
     }
 
-    /// No problem, but an improvement is possible.
+    /// A note about a possible improvement.
     pub fn hint(seen: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::with_fix(Verdict::Note, seen, cause, fix)
     }

@@ -255,14 +255,14 @@ pub struct FixTools {
 /// Fixes if a GPU cannot be used.
 #[derive(Debug)]
 pub struct ObstacleWords {
-    /// The GPU was not passed to the container.
+    /// The fix if the GPU was not passed to the container.
     pub not_given: &'static str,
     /// Cause and fix if the device rules deny access.
     pub denied: (&'static str, &'static str),
-    /// The driver is not loaded.
+    /// The fix if the driver is not loaded.
     pub no_driver: &'static str,
-    /// The GPU fell off the bus.
+    /// The fix if the GPU fell off the bus.
     pub lost: &'static str,
-    /// The driver hangs.
+    /// The fix if the driver hangs.
     pub hang: &'static str,
 }

@@ -171,7 +171,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks GresTypes: slurmctld exits at a Gres that is missing there.
+    /// Checks GresTypes, because slurmctld exits if a Gres is missing from it.
     fn gres_types(&mut self, slurm: &UserFile, nodes: &[parse::Line], value: &Value<'_>) {
         let types = value("GresTypes").unwrap_or_default();
         let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);

@@ -171,7 +171,8 @@ fn files(
     }
 }
 
-/// On WSL2 all GPUs share one device. slurmd exits only if the same path appears twice (tried with 24.11).
+/// A path of the device that no other line uses. On WSL2 all GPUs share one device, and slurmd exits only if the same
+/// path appears twice (tried with 24.11).
 fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, String> {
     let mut own = DevicePath::try_from(Path::new(device))?;
     while taken.contains(&own) {

@@ -1,4 +1,4 @@
-//! gres.conf.
+//! Renders gres.conf.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! slurm.conf.
+//! Renders slurm.conf.
 
 use std::fmt::Write as _;
 
@@ -127,7 +127,7 @@ fn ranges(ports: impl Iterator<Item = u16>) -> String {
     ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
 }
 
-/// Slurm ends an unquoted value at the first space.
+/// Quotes a value if necessary, because Slurm ends an unquoted value at the first space.
 fn quoted(value: &str) -> String {
     if value.is_empty() || value.contains(char::is_whitespace) { format!("\"{value}\"") } else { value.to_owned() }
 }

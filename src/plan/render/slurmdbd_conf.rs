@@ -1,4 +1,4 @@
-//! slurmdbd.conf.
+//! Renders slurmdbd.conf.
 
 use std::fmt::Write as _;
 

@@ -35,7 +35,7 @@ pub(super) fn suggest(
     Some(format!("It would {verb} now {change}"))
 }
 
-/// Slurm starts a job before others if that delays none of them.
+/// Suggests a shorter time limit: Slurm starts a job before others if that delays none of them.
 fn backfill(request: &Request) -> String {
     let limit = if request.has_limit() { "a shorter time limit" } else { "a time limit" };
     format!("It fits now: with {limit} (--time), Slurm may start it before the others")

@@ -108,7 +108,7 @@ pub(super) fn closed(position: &Position<'_>) -> Option<String> {
     (!names.is_empty() && !is_told).then(|| format!("It cannot start on {}{more} at present", names.join(", ")))
 }
 
-/// A node on which nothing starts, and why.
+/// A node on which the job cannot start, and the reason.
 pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> String {
     let time = |text: &str| date(text, now).unwrap_or_else(|| text.to_owned());
     match why {

@@ -101,7 +101,7 @@ fn gpu_ids(root: &Path) -> Vec<Option<u32>> {
     topology.gpus.iter().map(id).collect()
 }
 
-/// Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
+/// The driver's version. Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
 fn version(root: &Path) -> Option<String> {
     regular::line(&root.join("sys/module/amdgpu/version"))
 }

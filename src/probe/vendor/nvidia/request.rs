@@ -99,7 +99,7 @@ fn is_available(uuid: &str, gpus: &[Gpu]) -> bool {
     })
 }
 
-/// One line of limited length.
+/// The text as one line of limited length.
 fn shown(text: &str) -> String {
     text.chars().take(120).flat_map(char::escape_default).collect()
 }

@@ -19,7 +19,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const METRICS: [GpmMetricId; 4] =
     [GpmMetricId::SmUtil, GpmMetricId::AnyTensorUtil, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec];
 
-/// 1 TiB/s, in MiB/s. No link is as fast.
+/// 1 TiB/s, in MiB/s. No link is that fast.
 const MAX_MIB: f64 = 1_048_576.0;
 
 /// A GPU instance. The driver reuses its number immediately, so the key includes the UUID of a MIG device in it.
