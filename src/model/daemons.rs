@@ -218,7 +218,7 @@ impl<'de> Deserialize<'de> for Readiness {
     }
 }
 
-/// Commands run at fixed points of the start.
+/// Commands that run at fixed points of the container's start and of each job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hooks {

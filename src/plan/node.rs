@@ -17,7 +17,7 @@ pub struct NodePlan {
     pub host: Option<HostName>,
     /// NodeAddr beside a NodeHostname: loopback.
     pub address: IpAddr,
-    /// CPUs; at most as many as the container may use.
+    /// The number of CPUs, at most as many as the container may use.
     pub cpus: u32,
     /// Sockets, cores and threads, if the container has the whole machine.
     pub topology: Option<Topology>,
@@ -27,7 +27,7 @@ pub struct NodePlan {
     pub tmp_disk_mib: Option<u64>,
     /// Gres, such as `gpu:nvidia:2`; empty without GPUs.
     pub gres: String,
-    /// Features.
+    /// The node's features.
     pub features: Vec<FeatureName>,
     /// The simulated nodes of this line.
     pub simulated: Option<SimulatedGroup>,
@@ -36,11 +36,11 @@ pub struct NodePlan {
 /// The layout of a whole, uniform machine, as Slurm describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Sockets.
+    /// The number of sockets.
     pub sockets: u32,
-    /// Cores in each socket.
+    /// The number of cores per socket.
     pub cores_per_socket: u32,
-    /// Threads of each core.
+    /// The number of threads per core.
     pub threads_per_core: u32,
 }
 

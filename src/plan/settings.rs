@@ -234,7 +234,7 @@ impl Settings {
         );
     }
 
-    /// How jobs share the only node.
+    /// Adds the keys that determine how jobs share the only node.
     fn sharing(&mut self, node: &NodePlan, reasons: &mut Reasons) {
         let unit = if node.topology.is_some() { "CR_Core" } else { "CR_CPU" };
         let why = match (node.topology.is_some(), node.memory_mib.is_some()) {

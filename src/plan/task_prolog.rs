@@ -3,9 +3,8 @@
 //! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries and OpenMP need here.
 //!
 //! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
-//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine with both vendors also
-//! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, the script sets the right
-//! value.
+//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine that also has AMD GPUs sets
+//! `ROCR_VISIBLE_DEVICES` to it, too. If the position is not the runtime's number, the script sets the right value.
 //!
 //! Where a job's user can open only the GPUs of their own jobs, CUDA's numbers change whenever another job of that user
 //! begins or ends. UUIDs do not.

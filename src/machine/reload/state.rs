@@ -45,7 +45,7 @@ pub struct LastReload {
     pub at_ms: u64,
     /// The outcome.
     pub outcome: Outcome,
-    /// One line for a person.
+    /// A readable description in one line.
     pub text: String,
 }
 

@@ -65,9 +65,9 @@ pub struct Clocks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PcieTraffic {
-    /// From the GPU.
+    /// Sent by the GPU.
     pub sent: Option<u64>,
-    /// To the GPU.
+    /// Received by the GPU.
     pub received: Option<u64>,
 }
 

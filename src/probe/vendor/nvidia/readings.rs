@@ -9,7 +9,7 @@ use super::nvml::{self, Answers};
 use crate::live::MAX_POWER_MW;
 use model::inventory::{Clocks, Readings, RemappedRows};
 
-/// `NVML_FI_DEV_...` of nvml.h.
+/// The IDs `NVML_FI_DEV_...` of nvml.h.
 const REMAPPED_CORRECTABLE: u32 = 142;
 const REMAPPED_UNCORRECTABLE: u32 = 143;
 const REMAPPED_PENDING: u32 = 144;

@@ -15,7 +15,7 @@ use super::memory::DeviceMemory;
 /// The second version of `nvmlGpuFabricInfoV_t`: its size, as in nvml.h, which later versions only extend, and the version.
 const FABRIC_INFO_V2: c_uint = 36 | 2 << 24;
 
-/// `nvmlDeviceGetMemoryInfo`.
+/// `nvmlDeviceGetMemoryInfo`: the memory of a device, for older drivers.
 pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<DeviceMemory, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     // SAFETY: nvmlMemory_t has integers only.
