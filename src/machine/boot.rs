@@ -78,7 +78,7 @@ impl Machine {
             Phase::Boot { is_reported, .. } if !*is_reported => *is_reported = true,
             _ => return,
         }
-        // A command was promised a cluster and must fail without one. A server without a command keeps trying.
+        // A command requires a cluster, so the container fails without one. A container without a command keeps trying.
         match self.cmd {
             Cmd::Waiting => self.fail(exit_code::NOT_READY, why),
             _ => {
@@ -134,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// Slurm's files are written: the daemons start.
+    /// Lets the daemons start, because Slurm's files are written.
     fn boot(&mut self, prepared: Prepared) {
         self.cluster.gates.open(Gate::MungeKey);
         self.cluster.gates.open(Gate::Files);
@@ -150,7 +150,7 @@ impl Machine {
     }
 
     pub(super) fn prepare_exited(&mut self, exit: &Exit) {
-        // Its last message was read before its death. If it is still in this phase, it died without one.
+        // The preparation's messages were read before its death. If the phase has not changed, it died without a final message.
         if matches!(self.phase, Phase::Prepare { .. }) {
             let finding = Finding::error(
                 Kind::Other,
@@ -162,8 +162,9 @@ impl Machine {
         }
     }
 
-    /// A unit died while the cluster starts. What slurmctld or slurmd cannot read now it cannot read at the next start
-    /// either. So after the first death, a child checks whether its log lines complain about the configuration.
+    /// Handles the death of a unit while the cluster starts. Files that slurmctld or slurmd cannot read now will be
+    /// unreadable at the next start too. So after the first death, a child checks whether the unit's log lines complain
+    /// about the configuration.
     pub(super) fn explain_death(&mut self, id: UnitId) {
         let unit = &self.cluster.units[id];
         if matches!(self.phase, Phase::Boot { .. }) && unit.reads_slurms_files() && unit.starts() == 1 {
@@ -171,7 +172,7 @@ impl Machine {
         }
     }
 
-    /// The configuration caused the unit's death.
+    /// Reports that the configuration caused a unit's death, and stops the container unless `on_give_up` is `hold`.
     fn handle_config_error(&mut self, exit_code: u8, finding: Finding) {
         let why = Notice::Refused { finding };
         match self.cluster.policy.on_give_up {
@@ -180,7 +181,7 @@ impl Machine {
         }
     }
 
-    /// The controller reported the node's state, or the query failed.
+    /// Handles the controller's report on the node; `None` if the query failed.
     pub(super) fn handle_node_report(&mut self, report: Option<NodeReport>) {
         let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
         let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
@@ -192,7 +193,7 @@ impl Machine {
         }
         // An answer shows that munged, slurmctld and slurmd all work.
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::record_usable_node);
-        // slurmctld registers its TRES with the database only now.
+        // The helpers start only now, because slurmctld has just registered its TRES with the database.
         if matches!(self.phase, Phase::Boot { helper: None, .. }) {
             self.run_next_helper(None);
         }
@@ -206,7 +207,7 @@ impl Machine {
         }
     }
 
-    /// The start, a reload or both wait for the helper.
+    /// Handles the end of a helper that the start, a reload or both wait for.
     pub(super) fn helper_exited(&mut self, child: Child, exit: Exit) {
         let awaited = match &mut self.phase {
             Phase::Boot { helper, .. } => helper.take_if(|helper| helper.child == child),
@@ -216,7 +217,7 @@ impl Machine {
         if awaited.is_none() && !is_awaited_by_reload {
             return;
         }
-        // If no job runs, the next report of the node has the cause.
+        // If no job runs, the next report on the node contains the cause.
         let jobs_run = self.cluster.helper_ended(child, exit);
         if awaited.is_some() && jobs_run {
             self.run_next_helper(Some(child));
@@ -242,7 +243,7 @@ impl Machine {
         }
     }
 
-    /// What keeps the cluster from being ready: a unit, or otherwise the node.
+    /// The first daemon that is not ready; `the node` if all are.
     fn waiting_for(&self) -> String {
         let mut not_ready = self.cluster.units.iter().filter(|unit| !unit.is_ready());
         let daemon: Option<DaemonName> = not_ready.find_map(|unit| unit.spec.daemon);

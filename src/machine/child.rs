@@ -27,11 +27,11 @@ pub enum Child {
     FreePort(UnitId),
     /// `slurminit liveness`: checks that the ready units still answer.
     Liveness,
-    /// `slurminit oom-score`: OOM scores and OOM kills of jobs' and users' processes.
+    /// `slurminit oom-score`: sets the OOM scores of jobs' and users' processes, and reports OOM kills.
     OomScore,
     /// `sinfo`, which reports the node's state.
     NodeCheck,
-    /// `scontrol`, which resumes a node whose drain has lost its cause.
+    /// `scontrol`, which resumes a node because the cause of its drain is gone.
     NodeResume,
     /// Accounts for the jobs of the previous start.
     JobsRecover,
@@ -101,9 +101,9 @@ impl fmt::Display for Exit {
 pub struct SpawnFailure {
     /// The exit code that a shell would use: 127 for not found, 126 for not executable.
     pub code: u8,
-    /// The file, and the reason.
+    /// The program's path, and why it could not be executed.
     pub message: String,
-    /// The external cause, if it was neither the program nor its configuration.
+    /// The external cause, if neither the program nor its configuration is at fault.
     pub shortage: Option<ExternalCause>,
 }
 
@@ -112,7 +112,7 @@ pub struct SpawnFailure {
 pub enum ExternalCause {
     /// No process could be created: a limit was reached.
     Processes,
-    /// The user of the process has as many as RLIMIT_NPROC allows, counted in all containers of the host.
+    /// The process's user has reached RLIMIT_NPROC, which counts the processes in all containers of the host.
     UserProcesses,
     /// The kernel killed the process (OOM).
     Memory,

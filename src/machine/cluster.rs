@@ -18,7 +18,7 @@ use model::unit::Spec;
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) policy: Supervise,
-    /// Whose jobs are accounted for.
+    /// Which jobs this container accounts for.
     pub(super) job_care: JobCare,
     pub(super) units: Units,
     pub(super) gates: Gates,
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// The unit has become ready; its dependents may start.
+    /// Marks the unit as ready, so that its dependents may start.
     pub(super) fn mark_ready(&mut self, id: UnitId) {
         if !self.units[id].mark_ready(&mut self.step) {
             return;
@@ -92,7 +92,7 @@ impl Cluster {
             Some(DaemonName::Slurmd) => self.slurmd_came_up(),
             _ => {}
         }
-        // A service that restarts says nothing about the node.
+        // The restart of a service does not change the node's state.
         let is_needed = self.units[id].is(DaemonName::Munged) || self.units[id].reads_slurms_files();
         if is_needed && self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
             self.node.request_query(&self.step);

@@ -4,7 +4,7 @@ use super::reload::Cause;
 use super::{Child, Cmd, Effect, Exit, Machine, Notice, Phase};
 use crate::UnitId;
 
-/// A request.
+/// A request from an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Stop this unit and start it again, or start it if it is not running.
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// A plain init, or a container that is stopping, has nothing to reload.
+    /// Requests a reload, unless slurminit runs as a plain init or the container is stopping.
     fn request_reload(&mut self, cause: Cause) {
         if self.setup.has_cluster && !self.is_stopping() {
             self.reload.request(cause);

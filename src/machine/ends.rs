@@ -19,7 +19,7 @@ impl Machine {
                 self.unit_exited(id, exit, shortage);
             }
             Child::Cmd => self.cmd_exited(exit),
-            // The stop continues.
+            // The only helper whose end matters during a stop.
             Child::JobsQuiesce => self.jobs_quiesce_exited(exit),
             _ if self.is_stopping() => {}
             Child::Hook(index) => self.hook_exited(index, exit),
@@ -37,7 +37,7 @@ impl Machine {
             }
             // The output of `Explain` was read before its death. The next liveness round restarts the other helpers.
             Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached | Child::Reopen => {}
-            // If an answer came before, this changes nothing.
+            // This has no effect if the query's answer was already handled.
             Child::NodeCheck => self.handle_node_report(None),
             Child::NodeResume => self.cluster.node.request_query(&self.cluster.step),
             Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim | Child::JobsReclaimDeadSteps => {
@@ -101,7 +101,7 @@ impl Machine {
 
     fn liveness_exited(&mut self) {
         let is_checked_phase = matches!(self.phase, Phase::Boot { .. } | Phase::Serve);
-        // If munged hangs, a reload would otherwise wait for daemons that can do nothing without it.
+        // Only Slurm's daemons are exempt during a reload. A hung munged must be restarted, because they cannot work without it.
         let is_slurm_exempt = self.reload.is_applying();
         let is_exempt = |unit: &Unit| !is_checked_phase || is_slurm_exempt && unit.reads_slurms_files();
         self.liveness.round_ended(&mut self.cluster, is_exempt);
@@ -124,7 +124,7 @@ impl Machine {
         }
     }
 
-    /// No job that could still run is left, or the queue could not be read.
+    /// Stops the container: no job that could still run is left, or the queue could not be read.
     fn jobs_wait_exited(&mut self, exit: Exit) {
         let Cmd::Awaiting(code) = self.cmd else { return };
         if exit != Exit::Code(0) {

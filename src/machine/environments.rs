@@ -3,7 +3,7 @@
 use super::step::Step;
 use super::{Child, Exit, Notice};
 
-/// Whether to write the files again, because the accounts changed during the last run.
+/// Whether the files must be written again, because the accounts changed during the last run.
 #[derive(Debug, Default)]
 pub(super) struct Environments {
     is_outdated: bool,

@@ -1,8 +1,8 @@
-//! What follows once the node can be used, at a start and at a reload: the accounts of the accounting database, then a test job if a file
-//! of Slurm is the user's own.
+//! The last steps of a start or reload, once the node can be used: creating the accounts in the accounting database, then running a test
+//! job if one of Slurm's files is the user's own.
 //!
-//! An account that cannot be created is reported, and keeps nothing from being ready: accounts that exist already are valid. If the test
-//! job fails, the container is not ready, and a reload restores the previous files.
+//! An account that cannot be created is reported, but does not prevent readiness, because the existing accounts remain valid. If the
+//! test job fails, the container is not ready, and a reload restores the previous files.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use model::prepared::Prepared;
 use super::cluster::Cluster;
 use super::{Child, Exit, Moment, Notice};
 
-/// How long [`Child::Associations`] may take, in addition to the deadlines of a start or a reload. Its commands have less
-/// together.
+/// How long [`Child::Associations`] may take, in addition to the deadlines of a start or a reload. The time limits of its
+/// commands add up to less.
 pub const ASSOCIATIONS_TIMEOUT: Duration = Duration::from_secs(60);
-/// What [`Child::TestJob`] has beyond `ready_timeout`, which its job may take: to cancel the job, and to drain the node.
+/// How long [`Child::TestJob`] may take beyond `ready_timeout`, its job's time limit, to cancel the job and drain the node.
 const TEST_JOB_MARGIN: Duration = Duration::from_secs(30);
 
 /// A running helper, and the moment at which it is killed.
@@ -45,7 +45,7 @@ impl Cluster {
         self.policy.test_job && prepared.has_own_files && has_one_node && self.node.is_usable()
     }
 
-    /// The helper's deadline was reached.
+    /// Kills a helper that has reached its deadline.
     pub(super) fn kill_helper(&mut self, child: Child) {
         self.step.kill_task(child);
         self.step.report(match child {
@@ -54,7 +54,7 @@ impl Cluster {
         });
     }
 
-    /// The helper has ended. Returns whether jobs run, as far as is known.
+    /// Handles the end of a helper. Returns `false` if the test job showed that jobs do not run.
     pub(super) fn helper_ended(&mut self, child: Child, exit: Exit) -> bool {
         match (child, exit) {
             (_, Exit::Code(0)) => {}

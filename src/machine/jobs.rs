@@ -3,13 +3,13 @@
 //! | started daemon | possibly wrong in slurmctld | child that corrects this | what waits for it |
 //! |---|---|---|---|
 //! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the previous container | `JobsRecover` | slurmd, at `Gate::Jobs` |
-//! | a later slurmctld | jobs that began or ended shortly before the former one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
+//! | a later slurmctld | jobs that began or ended shortly before the previous one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
 //! | a later slurmd | jobs that were lost before their slurmstepd was forked | the same | nothing |
 //!
-//! A slurmstepd that is killed reports nothing, so its job would hold its resources for ever: `JobsReclaimDeadSteps`, also on a node of another
-//! container's controller.
+//! A killed slurmstepd reports nothing, so its job would hold its resources forever. `JobsReclaimDeadSteps` releases them, also on a node whose
+//! controller runs in another container.
 //!
-//! Only one such child runs at a time. A daemon that comes up meanwhile has the accounting repeated.
+//! Only one such child runs at a time. If a daemon comes up meanwhile, the accounting is repeated.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ const ACCOUNT_DEADLINE: Duration = Duration::from_secs(15);
 /// How long the search for lost jobs may take. It waits until a batch job is old enough to be called missing.
 const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The pause before a search for jobs without a slurmstepd is repeated: for lack of processes, one dies and the search does not start.
+/// The pause before a failed search for jobs without a slurmstepd is repeated. If no process can be created, a slurmstepd can die and
+/// the search cannot start.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// The state of job accounting.
@@ -70,8 +71,8 @@ enum Repeat {
 /// The saved state that a daemon inherits from its previous process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InheritedState {
-    /// The complete state, if it was saved after this moment: the previous process shut down in order, which includes
-    /// a save.
+    /// The complete state, if it was saved after this moment: the previous process shut down cleanly, which includes a
+    /// save.
     Saved(Moment),
     /// The saved state may be stale.
     Unknown,
@@ -113,7 +114,7 @@ impl Jobs {
         }
     }
 
-    /// The container stops: children that account for jobs are killed with everything else.
+    /// Ends the accounting for the stop of the container. Its child is killed with everything else.
     pub(super) fn stop(&mut self, units: &Units, step: &mut Step) {
         self.accounting = Accounting::Idle;
         self.launch_hold.release(units, step);
@@ -121,7 +122,7 @@ impl Jobs {
 }
 
 impl Cluster {
-    /// slurmctld has come up, or a later slurmd.
+    /// Accounts for the jobs after slurmctld, or a slurmd other than the first, has come up.
     pub(super) fn account_for_jobs(&mut self) {
         if self.job_care != JobCare::Cluster {
             return;
@@ -140,9 +141,9 @@ impl Cluster {
         }
     }
 
-    /// slurmd has come up. The first one cannot have lost a job.
+    /// Called once slurmd is ready. The first slurmd cannot have lost a job.
     pub(super) fn slurmd_came_up(&mut self) {
-        // It closes the sockets of slurmstepd to users, so it must not wait for the first liveness round.
+        // This helper closes slurmstepd's sockets to users, so it must not wait for the first liveness round.
         self.step.start_task(Child::OomScore);
         let is_later_slurmd = std::mem::replace(&mut self.jobs.has_had_slurmd, true);
         if is_later_slurmd && self.jobs.has_recovered && self.units.has_ready(DaemonName::Slurmctld) {
@@ -150,7 +151,7 @@ impl Cluster {
         }
     }
 
-    /// A slurmstepd has died without an ordered end.
+    /// Handles the death of a slurmstepd that was killed or crashed.
     pub(super) fn slurmstepd_died(&mut self) {
         match &mut self.jobs.accounting {
             Accounting::Idle => self.search_dead_steps(),
@@ -163,7 +164,7 @@ impl Cluster {
         self.jobs.start_accounting(Child::JobsReclaimDeadSteps, RECLAIM_DEADLINE, &mut self.step);
     }
 
-    /// A child has accounted for jobs as far as possible, so slurmd no longer waits.
+    /// Handles the end of a child that accounted for jobs. slurmd stops waiting, unless the accounting starts over.
     pub(super) fn accounting_ended(&mut self, child: Child, exit: Exit) {
         let then = match std::mem::take(&mut self.jobs.accounting) {
             Accounting::Running { then, .. } => then,
@@ -204,7 +205,7 @@ impl Cluster {
 }
 
 impl Unit {
-    /// What the unit's next process inherits from a previous one; `None` if there was none.
+    /// The state that the unit's next process inherits from a previous process; `None` if there was none.
     pub fn inherited_state(&self, prepared: Option<&Prepared>) -> Option<InheritedState> {
         let has_saved_jobs = prepared.is_some_and(|prepared| prepared.saved_jobs);
         match &self.last_end {

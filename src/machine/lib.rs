@@ -122,7 +122,7 @@ enum Phase {
     Hook { index: usize, until: Moment },
     /// The preparation is running.
     Prepare { since: Moment, until: Moment, is_reported: bool },
-    /// The daemons are starting; the node is not usable yet, or its last helper runs.
+    /// The daemons are starting; the node is not usable yet, or the last helper is running.
     Boot { until: Moment, is_reported: bool, helper: Option<Helper> },
     /// The cluster can be used.
     Serve,
@@ -218,7 +218,7 @@ impl Machine {
             Event::Node(report) => self.handle_node_report(Some(report)),
             Event::Liveness(id, liveness) => self.liveness.take_result(id, liveness),
             Event::ConfigurationChanged if is_active && self.setup.has_cluster => self.reload.note_change(now),
-            // Before that it is unnecessary: the preparation reads the accounts last.
+            // Not necessary during the preparation, because it reads the accounts last.
             Event::AccountsChanged if is_active && self.cluster.prepared.is_some() => {
                 self.environments.accounts_changed(&mut self.cluster.step);
             }
@@ -260,8 +260,8 @@ impl Machine {
             self.advance_boot();
         }
         if !self.is_stopping() {
-            // An overdue start may be waiting for this reload. It runs before the units, so that a unit it stops does
-            // not start in the same step.
+            // An overdue start may be waiting for this reload. The reload advances before the units, so that a unit
+            // that it stops does not start in the same step.
             self.reload.advance(&mut self.cluster, self.phase.is_overdue_or_serves());
             self.cluster.advance_units();
             let Cluster { units, policy, node, jobs, step, .. } = &mut self.cluster;

@@ -38,7 +38,7 @@ enum Round {
 /// The history of a unit's answers.
 #[derive(Debug, Default)]
 pub(super) struct LivenessHistory {
-    /// When the ready state began in which the unit last answered.
+    /// The beginning of the ready state in which the unit last answered.
     answered_when_ready_since: Option<Moment>,
     /// Since when the unit has answered every check.
     answering_since: Option<Moment>,
@@ -58,7 +58,7 @@ struct UnresponsiveRestarts {
     consecutive_restarts: u32,
     /// The earliest moment for the next restart.
     not_before: Moment,
-    /// Whether it was logged that the unit is left alone until then.
+    /// Whether it was logged that there is no restart until `not_before`.
     is_reported: bool,
 }
 
@@ -81,7 +81,7 @@ impl LivenessHistory {
         self.answered_when_ready_since.is_some()
     }
 
-    /// The unit answered. It has recovered once it has done so for a minute, and for as long as its last pause.
+    /// Records an answer. The unit has recovered once it has answered for a minute, and for at least as long as its last pause.
     fn record_answer(&mut self, now: Moment, ready_since: Moment) {
         self.answered_when_ready_since = Some(ready_since);
         self.reported_check_error = None;
@@ -149,14 +149,14 @@ impl Rounds {
         let until = step.now + longest * CHILD_TIMEOUT_FACTOR;
         self.round = Round::Checking { since: step.now, until, checked, results: BTreeMap::new() };
         step.start_task(Child::Liveness);
-        // A helper that is still alive is not started again. The one for jobs' processes needs the directories of slurmd.
+        // A helper that is still alive is not started again. `OomScore` needs slurmd's directories.
         if units.daemon(DaemonName::Slurmd).is_none_or(Unit::is_ready) {
             step.start_task(Child::OomScore);
         }
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
         } else if units.daemon(DaemonName::Slurmd).is_some_and(Unit::is_ready) {
-            // Not before: while a driver is queried, the node's name is not known, but munged is already checked.
+            // Only once slurmd is ready: the first rounds can come during GPU detection, when the node's name is not yet known.
             step.start_task(Child::JobsReached);
         }
     }
@@ -169,7 +169,7 @@ impl Rounds {
         }
     }
 
-    /// The child has ended and its output was read. Applies the result of each unit that is not exempt.
+    /// Ends a round, after the child has ended and its output was read. Applies the results of all units that are not exempt.
     pub(super) fn round_ended(&mut self, cluster: &mut Cluster, is_exempt: impl Fn(&Unit) -> bool) {
         let Round::Checking { since, checked, results, .. } = &mut self.round else { return };
         let (since, checked, results) = (*since, std::mem::take(checked), std::mem::take(results));
@@ -221,7 +221,7 @@ fn dependencies_answered(units: &Units, id: UnitId, round_start: Moment, answere
 }
 
 impl Unit {
-    /// Records a usable node as an answer of this unit: it takes all daemons to get there.
+    /// Records a usable node as an answer of this unit, because a node becomes usable only if all daemons work.
     pub(super) fn record_usable_node(&mut self) {
         let ready_since = self.ready_since();
         let history = &mut self.liveness_history;
@@ -259,7 +259,7 @@ impl Unit {
             }
             Liveness::Silent(why) | Liveness::Slow(why) => why,
         };
-        // The unit is restarted, unless that was done recently. Then it is left alone for a while.
+        // Restarts the unit, unless it was restarted recently. Then the next restart has to wait.
         let restarts = &mut liveness_history.restarts;
         if now >= restarts.not_before {
             restarts.note(now);

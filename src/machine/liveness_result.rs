@@ -19,7 +19,7 @@ pub struct LivenessCheck {
     pub unit: UnitId,
     /// The main process, whose activity distinguishes a slow daemon from a hung one.
     pub pid: i32,
-    /// Whether the unit listens. Its clients can keep it from answering while it runs.
+    /// Whether the unit accepts connections. Its clients can then keep it busy, so that it does not answer the check.
     #[serde(default)]
     pub has_clients: bool,
     /// Whether slurmd connects to each slurmstepd for this check.

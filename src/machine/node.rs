@@ -75,13 +75,13 @@ impl Node {
         self.has_failed_test && self.report.as_ref().is_some_and(|report| report.has_drain_reason(TEST_JOB_REASON))
     }
 
-    /// The test job failed. The node stays drained until an administrator resumes it, or the files change.
+    /// Records that the test job failed. The node stays drained until an administrator resumes it, or the files change.
     pub(super) fn fail_test(&mut self, step: &Step) {
         (self.has_failed_test, self.is_resumed) = (true, false);
         self.request_query(step);
     }
 
-    /// The files have changed.
+    /// Forgets a failed test job, because the files have changed.
     pub(super) fn forget_failed_test(&mut self, step: &Step) {
         if std::mem::take(&mut self.has_failed_test) {
             self.request_query(step);
@@ -101,7 +101,8 @@ impl Node {
         step.kill_task(Child::NodeResume);
     }
 
-    /// A new slurmctld may have a stale state from before a resume: changes are saved with a delay of five seconds.
+    /// Allows another resume. A new slurmctld may have a stale state from before the last resume, because changes are
+    /// saved with a delay of five seconds.
     pub(super) fn controller_came_up(&mut self) {
         self.is_resumed = false;
     }

@@ -9,7 +9,7 @@ use model::printable;
 /// The output format for `sinfo`: the state, the user who set the reason, then the reason, which can contain anything but a newline.
 pub const SINFO_FORMAT: &str = "%T %u|%E";
 
-/// One report of the controller about the node.
+/// A report from the controller on the node's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Slurm's name of the state, without flags: `idle`, `drained`, `inval`.
@@ -18,7 +18,7 @@ pub struct NodeReport {
     pub responding: bool,
     /// Slurm's reason for the state; may be empty.
     pub reason: String,
-    /// Whether root set the reason: an administrator, slurmd or slurminit. slurmctld sets its own as SlurmUser.
+    /// Whether root set the reason, as administrators, slurmd and slurminit do. slurmctld sets its own reasons as SlurmUser.
     #[serde(skip)]
     pub is_roots: bool,
 }
@@ -40,12 +40,12 @@ pub enum NodeVerdict {
 pub const SPOOL_FULL_REASON: &str = "SlurmdSpoolDir is full";
 
 /// The reasons that slurmctld sets when a node registers with less than slurm.conf promises, joined by commas. A start writes files that
-/// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. They are compared whole: an
+/// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. The comparison is exact, because an
 /// administrator may write "Low disk space".
 const HARDWARE_REASONS: [&str; 3] = ["Low socket*core*thread count", "Low CPUs", "Low TmpDisk"];
-/// Followed by `(reported:900 < 90.00% of configured:1000)`.
+/// The beginning of the reason for too little memory: `Low RealMemory (reported:900 < 90.00% of configured:1000)`.
 const MEMORY_REASON_START: &str = "Low RealMemory (reported:";
-/// What follows the GRES, such as `gres/gpu`, in the reasons of `gres.c` and `gres_ctld.c`.
+/// The texts that follow the name of a GRES, such as `gres/gpu`, in the reasons of `gres.c` and `gres_ctld.c`.
 const GRES_REASONS: [&str; 7] = [
     " count too low (",
     " type (",
@@ -65,19 +65,19 @@ pub const DUPLICATE_JOB_REASON: &str = "Duplicate jobid";
 /// killed by slurmd's stop or by the kernel also counts as failed.
 const EPILOG_FAILED: &str = "Epilog error";
 
-/// The argument of `scontrol update` for a node that has no reason any more. Slurm keeps the reason of a drain that has ended,
-/// and ignores an empty one (24.11). sinfo prints this word where there is none.
+/// The argument of `scontrol update` that clears a node's reason. Slurm keeps the reason of a drain that has ended, and
+/// ignores an empty one (24.11). sinfo prints `none` for a node without a reason.
 pub const NO_REASON: &str = "reason=none";
 
 /// Prefix of the reasons that slurminit sets.
 pub const OUR_REASON: &str = "slurminit: ";
 
-/// Prefix of the drain reasons that the agent sets because of a GPU. It never changes: an agent recognizes reasons set by
-/// older versions by it.
+/// Prefix of the drain reasons that the agent sets because of a GPU. It must never change, because an agent uses it to
+/// recognize the reasons that older versions have set.
 pub const GPU_REASON: &str = "slurminit: GPU ";
-/// Prefix of the drain reasons that the agent sets because of memory. It never changes, either.
+/// Prefix of the drain reasons that the agent sets because of memory. It must never change, either.
 pub const MEMORY_REASON: &str = "slurminit: memory ";
-/// Prefix of the drain reasons that the agent sets because of a directory, which follows.
+/// Prefix of the drain reasons that the agent sets because of a directory; the directory's path follows.
 pub const DIRECTORY_REASON: &str = "slurminit: directory ";
 
 /// Prefix of the drain reason of a node on which the test job failed. A start resumes the node and tests again.
@@ -113,8 +113,8 @@ impl NodeReport {
         up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new(), is_roots: false })
     }
 
-    /// The report of two nodes that decides whether the cluster is ready: in order of precedence a node that has not registered, one
-    /// to resume, one that accepts jobs, and one drained by an administrator.
+    /// Returns the report that decides whether the cluster is ready. The order of precedence is: a node that has not registered, one
+    /// to resume, one that accepts jobs, one drained by an administrator.
     pub fn less_ready(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let rank = |report: &Self| match report.verdict() {
             NodeVerdict::NotYet => 0,
@@ -177,7 +177,7 @@ impl NodeReport {
         matches!(self.state.as_str(), "fail" | "failing")
     }
 
-    /// Whether slurmctld drained the node because it registered with other hardware than slurmctld knew.
+    /// Whether slurmctld drained the node because its hardware differed from slurmctld's record.
     pub fn has_hardware_reason(&self) -> bool {
         let is_gres = |reason: &str| {
             let (name, _) = reason.split_once(' ').unwrap_or_default();

@@ -12,7 +12,7 @@ use model::prepared::Prepared;
 use super::{Cause, Exit, ExternalCause, Outcome, SpawnFailure};
 use crate::node_report::NodeReport;
 
-/// Declares [`Notice`] from a table: a row has the variant with its data, the log level and the message.
+/// Declares [`Notice`] from a table: each row contains the variant with its data, the log level and the message.
 macro_rules! notices {
     ($($variant:ident $({ $($field:ident: $type:ty),* })? => $level:expr, $message:expr;)*) => {
         /// A message to the operator.
@@ -319,7 +319,7 @@ notices! {
 }
 
 impl Notice {
-    /// The daemon or service that the message concerns.
+    /// The daemon or service that the message is about.
     pub fn unit(&self) -> Option<String> {
         match self {
             Self::RollingBack { name, .. } => name.clone(),
@@ -335,7 +335,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// The level of the end of a stopped unit. A shell killed by SIGTERM exits with 143.
+/// The log level for the end of a unit that was stopped. Exit code 143 is normal: a shell killed by SIGTERM exits with it.
 fn stopped_level(exit: &Exit, is_expected: bool) -> Level {
     match exit {
         Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM) if is_expected => Level::Debug,

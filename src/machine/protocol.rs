@@ -19,7 +19,7 @@ pub fn socket(run_directory: &Path) -> PathBuf {
 /// The maximum length of a request in bytes, including its newline.
 pub const MAX_REQUEST_BYTES: usize = 4096;
 
-/// A request.
+/// A request from an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verb", deny_unknown_fields)]
 pub enum Request {
@@ -68,8 +68,8 @@ pub enum Reply {
     },
     /// The reload is queued.
     Reloading {
-        /// How often a reload was requested, including this time. The reload that serves this many requests is the
-        /// answer.
+        /// The number of reload requests so far, including this one. The reload that serves this many requests has the
+        /// result.
         asked: u64,
     },
     /// Log lines follow until the connection ends.

@@ -50,12 +50,12 @@ impl Check {
 
     fn advance_command(&mut self, probe: Child, step: &mut Step) {
         if self.is_command_running {
-            // On a busy machine the next one may need longer.
+            // On a busy machine the next run of the command may need longer.
             self.limit = self.limit.saturating_mul(2);
             self.at = step.now + MAX_COMMAND_PAUSE;
             step.kill_task(probe);
         } else if step.is_running(probe) {
-            // The command of a previous start, which was killed.
+            // This was the command of a previous start, which was killed.
             self.at = step.now + MAX_COMMAND_PAUSE;
         } else {
             (self.is_command_running, self.at) = (true, step.now + self.limit);
@@ -84,7 +84,7 @@ impl Unit {
         }
     }
 
-    /// The readiness command has ended. Returns whether it found this start of the unit ready.
+    /// Handles the end of the readiness command. Returns whether the command found this start of the unit ready.
     pub(super) fn probe_ended(&mut self, exit: &Exit, now: Moment) -> bool {
         match &mut self.state {
             State::Starting { check, .. } if check.is_command_running => {

@@ -8,7 +8,8 @@
 //!                                              └─────────── Restoring (the previous files)
 //! ```
 //!
-//! Only the controller's container reconfigures the cluster. A compute sends its slurmd SIGHUP, and a login needs neither.
+//! Only the controller's container reconfigures the cluster. A compute container sends SIGHUP to its slurmd, and a login
+//! container does neither.
 //!
 //! `Finishing` comes before `Watching` and before `Idle`: the accounting database gets accounts, and a test job runs ([`super::finishing`]).
 //!
@@ -48,7 +49,7 @@ impl Reload {
         self.next = Some(cause);
     }
 
-    /// A file in the operator's directory was written; more may follow.
+    /// Schedules a reload, because a file in the operator's directory was written. More writes may follow.
     pub(super) fn note_change(&mut self, now: Moment) {
         self.settle = Some(now + SETTLE);
     }
@@ -139,7 +140,7 @@ impl Reload {
         None
     }
 
-    /// The new files are installed.
+    /// Begins to apply the new files, which are installed.
     fn begin_applying(&mut self, prepared: Prepared, cluster: &mut Cluster) -> Stage {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
         let usable = |report: &NodeReport| {
@@ -168,8 +169,8 @@ impl Reload {
         match work.apply {
             Apply::Nothing => self.run_next_helper(None, work, cluster),
             _ if slurm.is_empty() => self.run_next_helper(None, Work { apply: Apply::Nothing, ..work }, cluster),
-            // `scontrol reconfigure` has all daemons of the cluster read their files, so only the controller's container runs it. The
-            // files of a compute may arrive later, and concern its slurmd alone.
+            // `scontrol reconfigure` makes all daemons of the cluster read their files, so only the controller's container runs it.
+            // The files of a compute container may arrive later, and affect only its own slurmd.
             Apply::Reconfigure if !has_controller && slurm.iter().all(|id| cluster.units[*id].is_ready()) => {
                 for id in slurm {
                     cluster.step.signal(Child::Unit(id), libc::SIGHUP);
@@ -186,10 +187,10 @@ impl Reload {
         }
     }
 
-    /// A child of the reload has ended.
+    /// Handles the end of a child of the reload.
     pub(super) fn exited(&mut self, child: Child, exit: &Exit, cluster: &mut Cluster) {
         self.stage = match (std::mem::take(&mut self.stage), child) {
-            // Its last message was read before its death. If the stage has not changed, it died without one.
+            // The preparation's messages were read before its death. If the stage has not changed, it died without a final message.
             (Stage::Preparing { .. }, Child::Reload) => {
                 let text = format!("the preparation {exit}; see its output above");
                 cluster.step.start_task(Child::Reopen);
@@ -209,7 +210,7 @@ impl Reload {
         };
     }
 
-    /// The daemons run with the new files.
+    /// Starts the next helper, now that the daemons run with the new files; ends the reload if there is none.
     fn run_next_helper(&mut self, previous: Option<Child>, work: Work, cluster: &mut Cluster) -> Stage {
         match cluster.start_helper(previous, work.apply != Apply::Nothing) {
             Some(helper) => Stage::Finishing { helper, work },
@@ -217,7 +218,7 @@ impl Reload {
         }
     }
 
-    /// A helper that this reload awaits has ended.
+    /// Handles the end of a helper that this reload awaits.
     pub(super) fn helper_ended(&mut self, child: Child, jobs_run: bool, cluster: &mut Cluster) {
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Finishing { work, .. } if jobs_run => self.run_next_helper(Some(child), work, cluster),

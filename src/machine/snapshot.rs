@@ -51,7 +51,7 @@ pub struct Snapshot {
     pub timeline: Vec<Span>,
 }
 
-/// One daemon or service.
+/// The state and history of one daemon or service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitSnapshot {
     /// The unit's name.

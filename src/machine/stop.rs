@@ -34,9 +34,9 @@ pub(super) struct Stop {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The command, a hook and the jobs end, because they use the daemons. The jobs are notified once the command has ended,
-    /// at the latest at `notify_at`; `None` if they were notified or cannot be.
-    /// `command_kill_at` is `None` once the command has ended or got SIGKILL. Jobs left at `until` are killed with everything else.
+    /// The command, a hook and the jobs end first, because they use the daemons. The jobs are notified once the command has ended,
+    /// but no later than `notify_at`, which is `None` if they were notified or cannot be. `command_kill_at` is `None` once the
+    /// command has ended or got SIGKILL. Jobs left at `until` are killed with everything else.
     Work { command_kill_at: Option<Moment>, notify_at: Option<Moment>, until: Moment },
     /// Each unit ends once no running unit depends on it.
     Units { all_at: Moment },
@@ -72,7 +72,7 @@ impl Stop {
         }
     }
 
-    /// The command ended after the stop began. Its code becomes the container's, unless something failed before.
+    /// Handles the end of the command after the stop began. Its exit code becomes the container's, unless something failed before.
     pub(super) fn cmd_code(&mut self, code: u8) {
         if self.why.is_none() {
             self.code = code;
@@ -163,7 +163,7 @@ impl Machine {
         match stage {
             Stage::Work { .. } => self.advance_work(),
             Stage::Units { all_at } if is_hurried || now >= all_at => {
-                // Also where PID 1 itself was suspended meanwhile.
+                // The units get this grace period even if PID 1 itself was suspended meanwhile.
                 let grace = if is_hurried { Duration::ZERO } else { stop.budget.sigterm_to_sigkill };
                 self.enter_stage(Stage::AllUnits { kill_at: now + grace });
             }
@@ -217,7 +217,7 @@ impl Machine {
         let command_over = command_kill_at.is_none();
         let notify = notify_at.take_if(|at| command_over || step.now >= *at).is_some();
         if notify {
-            // Later than planned only if PID 1 itself was suspended.
+            // This moves the deadline only if PID 1 itself was suspended.
             *until = (*until).max(step.now + self.setup.jobs_grace + stop.budget.jobs_margin);
         }
         let (is_last_moment, is_hurried) = (step.now >= *until, stop.is_hurried);
@@ -230,7 +230,7 @@ impl Machine {
                 self.enter_units();
             }
         } else if is_last_moment {
-            // The notice of a second stop signal has the reason.
+            // After a second stop signal, its own message already gives the reason.
             if !is_hurried {
                 step.report(Notice::JobsNotAccountedAtStop);
             }
@@ -245,7 +245,7 @@ impl Machine {
         self.enter_stage(Stage::Units { all_at });
     }
 
-    /// Notifies jobs of the stop, if the cluster is up. A controller only notes the next job ID.
+    /// Notifies jobs of the stop, if the cluster is up. A controller without a node only records the next job ID.
     fn notify_jobs(&mut self) {
         let Cluster { units, node, step, job_care, .. } = &mut self.cluster;
         let required_daemon = match job_care {

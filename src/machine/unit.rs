@@ -184,13 +184,13 @@ impl Unit {
         self.state == State::Finished
     }
 
-    /// Whether the unit ended with 0, by itself.
+    /// Whether the unit exited with code 0 without being stopped.
     pub(super) fn has_succeeded(&self) -> bool {
         let ended_well = |end: &End| end.exit == Exit::Code(0) && end.intent.is_none();
         self.has_finished() && self.last_end.as_ref().is_some_and(ended_well)
     }
 
-    /// Whether units that need this one may start. One that runs once and has no readiness test must have ended with 0.
+    /// Whether units that need this one may start. A unit that runs once and has no readiness test must have exited with 0.
     pub(super) fn satisfies(&self) -> bool {
         let is_one_shot = self.spec.restart == RestartPolicy::Never && self.spec.readiness == ReadinessTest::Started;
         self.has_succeeded() || self.is_ready() && !is_one_shot
@@ -221,7 +221,7 @@ impl Unit {
         self.state = State::Waiting;
     }
 
-    /// The unit's process starts. `limit`: how long a readiness command may take.
+    /// Starts the unit's process. `limit`: how long a readiness command may take.
     pub(super) fn start(&mut self, limit: Duration, step: &mut Step) {
         let (since, until) = (step.now, step.now + self.spec.ready_timeout);
         self.state = State::Starting { since, check: Check::new(since, limit), until, is_reported: false };
@@ -230,7 +230,7 @@ impl Unit {
         step.push(Effect::Spawn(Child::Unit(self.id)));
     }
 
-    /// The unit answers. Ignored unless the unit is starting.
+    /// Marks the unit as ready; ignored, with the result `false`, unless the unit is starting.
     pub(super) fn mark_ready(&mut self, step: &mut Step) -> bool {
         let State::Starting { since, .. } = self.state else { return false };
         self.state = State::Ready { since: step.now };
@@ -289,7 +289,7 @@ impl Unit {
         }
     }
 
-    /// The container stops: a unit that is not running never starts again.
+    /// Makes a unit that is not running never start again, because the container stops.
     pub(super) fn cancel(&mut self) {
         if let State::Waiting | State::BackingOff { .. } = self.state {
             self.state = State::Finished;

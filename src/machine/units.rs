@@ -21,7 +21,7 @@ pub struct UnitId(pub(crate) usize);
 pub struct Units(Vec<Unit>);
 
 impl Units {
-    /// The configuration has already checked that every name in an `after` exists.
+    /// Builds the units. The configuration has already checked that every name in an `after` exists.
     pub(super) fn new(specs: Vec<Spec>) -> Self {
         let id = |name: &String| specs.iter().position(|spec| spec.name == *name).map(UnitId);
         let dependencies: Vec<Vec<_>> = specs.iter().map(|spec| spec.after.iter().filter_map(id).collect()).collect();
@@ -86,7 +86,7 @@ impl Units {
     }
 
     /// Whether every dependency of this unit is ready, or has ended with 0. slurmctld needs accounting only until it
-    /// was ready once.
+    /// has been ready once.
     pub(super) fn are_dependencies_ready(&self, id: UnitId) -> bool {
         let is_controller = self[id].is(DaemonName::Slurmctld);
         let is_waived = |other: &Unit| is_controller && other.is_for_accounting() && self.was_controller_ready();
@@ -103,8 +103,8 @@ impl Units {
         self[id].failed_dependency = failed;
     }
 
-    /// Stops each of these units once no other of them that is alive depends on it: against the order of the start. Returns whether
-    /// all have ended.
+    /// Stops these units in reverse start order: each one once none of the others that depend on it is alive. Returns whether all
+    /// have ended.
     pub(super) fn stop_in_order(&mut self, ids: &[UnitId], intent: RestartIntent, step: &mut Step) -> bool {
         for id in ids {
             let is_needed = ids.iter().any(|other| self[*other].is_alive() && self[*other].dependencies.contains(id));

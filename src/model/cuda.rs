@@ -1,4 +1,4 @@
-//! CUDA: the drivers that its releases need, and what an image requires of the driver.
+//! CUDA releases, the driver that each of them needs, and the driver that an image requires.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// The major releases, and the oldest driver for each (NVIDIA's "CUDA Toolkit Release Notes", minor version compatibility).
 const OLDEST_DRIVERS: [(u32, &str); 3] = [(11, "470.57.02"), (12, "525.60.13"), (13, "580")];
 
-/// The oldest driver for a major release. Older and newer releases have the one of the nearest known release.
+/// The oldest driver for a major release. For an unknown release, this is the driver for the nearest known one.
 pub fn oldest_driver(major: u32) -> &'static str {
     let [(oldest, _), .., (newest, _)] = OLDEST_DRIVERS;
     let known = major.clamp(oldest, newest);
@@ -20,12 +20,12 @@ pub fn newest_major(driver: &str) -> Option<u32> {
     Some(OLDEST_DRIVERS.iter().rev().find(supports).map_or(0, |(major, _)| *major))
 }
 
-/// The numbers of a version: `550.54.15`.
+/// The numbers of a version such as `550.54.15`; `None` if a part of it is not a number.
 pub fn numbers(version: &str) -> Option<Vec<u32>> {
     version.split('.').map(|number| number.trim().parse().ok()).collect()
 }
 
-/// A condition of `NVIDIA_REQUIRE_CUDA` that a driver does not meet: `cuda>=12.8`. It contains nothing else of the variable's text.
+/// A condition of `NVIDIA_REQUIRE_CUDA` that a driver does not meet: `cuda>=12.8`. It contains no other part of the variable's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnmetCondition {
     subject: &'static str,
@@ -40,8 +40,8 @@ impl fmt::Display for UnmetCondition {
     }
 }
 
-/// The first condition of `NVIDIA_REQUIRE_CUDA` that a driver with these versions does not meet, if it meets none of the alternatives, which
-/// are separated by blanks. Each has conditions, separated by commas. Unknown conditions and versions count as met.
+/// The first condition of `NVIDIA_REQUIRE_CUDA` that a driver with these versions does not meet; `None` if the driver meets all conditions
+/// of any alternative. Blanks separate the alternatives, and commas the conditions of each. Unknown conditions and versions count as met.
 pub fn unmet_condition(requirement: &str, cuda: Option<&str>, driver: Option<&str>) -> Option<UnmetCondition> {
     let mut first = None;
     for alternative in requirement.split_whitespace() {

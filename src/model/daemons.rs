@@ -14,11 +14,11 @@ use crate::liveness_test::LivenessTest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonName {
-    /// Authentication.
+    /// The authentication daemon of munge.
     Munged,
     /// The accounting database.
     Mariadbd,
-    /// Accounting.
+    /// The accounting daemon.
     Slurmdbd,
     /// The controller.
     Slurmctld,
@@ -28,9 +28,9 @@ pub enum DaemonName {
     Slurmrestd,
     /// slurminit's GPU agent.
     Agent,
-    /// slurminit's server of metrics and the page.
+    /// slurminit's server for the metrics and the web page.
     Metrics,
-    /// Logins.
+    /// The SSH server, for logins.
     Sshd,
 }
 
@@ -63,8 +63,8 @@ impl DaemonName {
         }
     }
 
-    /// The unit name of the daemon on a simulated node, by the node's number from 1. The first keeps the daemon's name, so
-    /// that `after` can refer to it.
+    /// The unit name of the daemon on a simulated node, by the node's number, starting at 1. The daemon on the first node
+    /// keeps its plain name, so that `after` can refer to it.
     pub fn of_simulated_node(self, number: u32) -> String {
         if number == 1 { self.to_string() } else { format!("{self}-{number}") }
     }
@@ -218,7 +218,7 @@ impl<'de> Deserialize<'de> for Readiness {
     }
 }
 
-/// Commands run at fixed points of the start.
+/// Commands that run at fixed points of the container's start and of each job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hooks {

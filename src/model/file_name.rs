@@ -17,9 +17,9 @@ pub enum FileName {
     Prolog,
     /// The script of `Epilog`.
     Epilog,
-    /// The script that starts nodes: `PowerScript`.
+    /// The script of `ResumeProgram`, which starts nodes.
     Resume,
-    /// The script that stops nodes.
+    /// The script of `SuspendProgram`, which stops nodes.
     Suspend,
     /// oci.conf.
     OciConf,
@@ -48,7 +48,7 @@ impl FileName {
         Self::Mail,
     ];
 
-    /// The name.
+    /// The file's name in Slurm's configuration directory.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SlurmConf => "slurm.conf",

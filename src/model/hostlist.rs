@@ -1,4 +1,4 @@
-//! Slurm's lists of names: `node[1-4],big`, and of files: `/dev/nvidia[0-7]`.
+//! Slurm's lists of names, such as `node[1-4],big`, and of files, such as `/dev/nvidia[0-7]`.
 
 use crate::value::NodeName;
 
@@ -17,7 +17,7 @@ pub fn range(text: &str) -> Option<Vec<String>> {
     (items(text).count() == 1).then(|| names(text))?
 }
 
-/// The single names of a list of names or files. An invalid range is kept verbatim.
+/// The individual names in a list of names or files. An invalid range is kept verbatim.
 pub fn expand(list: &str) -> Vec<String> {
     let mut all = Vec::new();
     for item in items(list).filter(|item| !item.is_empty()) {
@@ -26,12 +26,12 @@ pub fn expand(list: &str) -> Vec<String> {
     all
 }
 
-/// Whether the list has this name. `ALL` has every name.
+/// Whether the list contains this name. `ALL` contains every name.
 pub fn contains(list: &str, name: &str) -> bool {
     list == "ALL" || list == name || expand(list).iter().any(|item| item == name)
 }
 
-/// The items, which commas outside of brackets separate.
+/// The items of the list, separated by commas outside of brackets.
 fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     list.split(move |letter| {
@@ -44,7 +44,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Expands the first range of `item`, and those after it for each of its numbers. `start` precedes each name.
+/// Expands the first range of `item`, then recursively the ranges after it. `start` is the prefix of each name.
 fn expand_item(item: &str, start: &str, all: &mut Vec<String>) {
     if all.len() >= MAX_NODES as usize {
         return;
@@ -53,7 +53,7 @@ fn expand_item(item: &str, start: &str, all: &mut Vec<String>) {
     let Some((before, (ranges, after))) = parts else { return all.push(format!("{start}{item}")) };
     for range in ranges.split(',') {
         match bounds(range) {
-            // burst-[01-10] counts with leading zeros.
+            // The numbers of burst-[01-10] have leading zeros.
             Some((first, last, width)) => {
                 (first..=last).for_each(|number| expand_item(after, &format!("{start}{before}{number:0width$}"), all));
             }

@@ -68,12 +68,13 @@ pub struct Inventory {
     /// Whether a process may not read the memory of another process of its user (process_vm_readv(2)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refuses_peer_memory: bool,
-    /// One entry for each driver of which there is a trace.
+    /// One entry for each driver that detection found.
     pub drivers: Vec<Driver>,
     /// The origin and access of the usable GPUs' device files.
     #[serde(default, skip_serializing_if = "DeviceFiles::is_hosts")]
     pub device_files: DeviceFiles,
-    /// N of each `/dev/nvidia-caps-imex-channels/channelN` that the container can open: for GPU memory of other nodes.
+    /// N of each `/dev/nvidia-caps-imex-channels/channelN` that the container can open. A channel gives access to GPU
+    /// memory of other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imex_channels: Vec<u32>,
     /// Every GPU that a driver reports, in driver order, NVIDIA first; including GPUs that cannot be opened.
@@ -98,7 +99,7 @@ impl Inventory {
         self.gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda)
     }
 
-    /// The driver that CUDA needs.
+    /// The driver of the GPUs that programs use through CUDA.
     pub fn cuda_driver(&self) -> Option<&Driver> {
         self.drivers.iter().find(|driver| driver.vendor.traits().has_cuda)
     }
@@ -167,12 +168,12 @@ pub struct Gpu {
     pub model: Option<String>,
     /// The PCI address.
     pub pci_address: Option<PciAddress>,
-    /// Memory in MiB: its own, or its share of the machine's.
+    /// Memory in MiB: the GPU's own, or its share of the machine's memory.
     pub memory_mib: Option<u64>,
-    /// Whether this is the machine's memory, which processors use as well.
+    /// Whether the GPU uses the machine's memory, which processors use as well.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shares_memory: bool,
-    /// The NUMA node of the GPU's memory, if the kernel counts that as the machine's. Usually `None`.
+    /// The NUMA node of the GPU's memory, if the kernel counts this memory as the machine's. Usually `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_node: Option<u32>,
     /// Whether the GPU is integrated into a processor and uses memory borrowed from the machine.
@@ -189,7 +190,7 @@ pub struct Gpu {
     /// The MIG instances; `None` if MIG mode is off. In MIG mode jobs can use only the instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Vec<MigInstance>>,
-    /// The NVLink domain that it shares with GPUs of other nodes: cluster UUID and clique (GB200). `None` without one.
+    /// The NVLink domain that the GPU shares with GPUs of other nodes: cluster UUID and clique (GB200). `None` if there is no domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink_domain: Option<String>,
     /// The current condition, if it was requested and the driver reports it.
@@ -226,11 +227,11 @@ pub struct MigInstance {
     pub memory_mib: Option<u64>,
     /// The files that a job must open: the GPU's own and two in `/dev/nvidia-caps`.
     pub device_files: Vec<PathBuf>,
-    /// Whether this container may open all device files of the GPU.
+    /// Whether this container may open all device files of the instance.
     pub access: Access,
 }
 
-/// The processors.
+/// The machine's processors, and the container's limits on them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The logical CPUs that the container's cpuset allows.
@@ -253,7 +254,7 @@ impl Cpu {
     }
 }
 
-/// The memory.
+/// The machine's memory, and the container's limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// The machine's memory in MiB, without GPU memory.
@@ -271,13 +272,13 @@ impl Memory {
         self.limit_mib.is_some_and(|limit| limit < self.total_mib)
     }
 
-    /// What the container can actually use, in MiB.
+    /// The memory that the container can actually use, in MiB.
     pub fn usable_mib(&self) -> u64 {
         self.limit_mib.map_or(self.total_mib, |limit| limit.min(self.total_mib))
     }
 }
 
-/// The cgroup hierarchy.
+/// The cgroup hierarchy, as the container sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
     /// The cgroup version that is mounted.
@@ -289,7 +290,7 @@ pub struct Cgroup {
     /// v2: whether the machine's whole tree is mounted (`docker run --cgroupns host`) instead of the container's part.
     #[serde(default)]
     pub whole_machine: bool,
-    /// v2: whether it contains processes that this container's PID namespace does not show.
+    /// v2: whether the hierarchy contains processes that this container's PID namespace does not show.
     #[serde(default)]
     pub foreign_processes: bool,
     /// v2: whether the kernel refuses device rules, which need a BPF program and the capability to load it.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::value;
 
-/// Why such a job was requeued or cancelled, in its AdminComment.
+/// The AdminComment of a job that was requeued or cancelled because its slurmstepd died.
 pub const SLURMSTEPD_DIED: &str = "the job's slurmstepd was killed (out of memory?) or crashed";
 
 /// The handling of running jobs when the container stops.
@@ -32,7 +32,7 @@ impl Default for Jobs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
-    /// They are requeued and run at the next start; those submitted with `--no-requeue` fail.
+    /// The jobs are requeued and run at the next start; those submitted with `--no-requeue` fail.
     #[default]
     Requeue,
     /// The jobs are cancelled.

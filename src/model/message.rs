@@ -26,7 +26,7 @@ pub struct Message {
 /// without a placeholder, does not compile.
 #[macro_export]
 macro_rules! message {
-    // The value of a field without one is the variable of its name.
+    // A field without a value gets the value of the variable with its name.
     (@value $name:ident) => { $name };
     (@value $name:ident $value:expr) => { $value };
     ($kind:expr, $template:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {
@@ -35,7 +35,7 @@ macro_rules! message {
                 kind: $kind.into(),
                 template: $template.into(),
                 fields: [$((stringify!($name).into(), ::std::string::ToString::to_string($name))),*].into(),
-                // Behind `concat!` a placeholder cannot capture a variable that is no field.
+                // In the output of `concat!`, a placeholder cannot capture a variable that is not a field.
                 text: ::std::fmt::format(format_args!(concat!($template), $($name = $name),*)),
             },
         }
@@ -50,7 +50,7 @@ impl fmt::Display for Message {
 
 impl Error for Message {}
 
-/// A message of a helper on its way to PID 1: a line with [`RECORD`], then this as JSON.
+/// A message that a helper sends to PID 1: a line that starts with [`RECORD`], then contains this type as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The severity.
@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Information.
+    /// An informational message.
     pub fn info(message: Message) -> Self {
         Self { level: Level::Info, message }
     }
@@ -83,10 +83,11 @@ impl Report {
     }
 }
 
-/// The first byte of a line that contains a [`Report`]: RFC 7464's record separator. No text has it, since control characters are escaped.
+/// The first byte of a line that contains a [`Report`]: RFC 7464's record separator. Text cannot contain it, because control characters
+/// are escaped.
 pub const RECORD: u8 = 0x1e;
 
-/// The variable with which PID 1 requests reports from its helpers in place of text.
+/// The variable with which PID 1 requests reports instead of text from its helpers.
 pub const REPORTS: &str = "SLURMINIT_REPORTS";
 
 #[cfg(test)]

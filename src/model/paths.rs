@@ -51,15 +51,16 @@ impl Paths {
     /// The file with one line per finished job.
     pub const ENDED_JOBS: &str = "jobs";
 
-    /// The directory in which a start stores what its variables contain. Only root can write it. A file named after a variable records that the
-    /// container's environment has it: the variables are removed because daemons inherit PID 1's environment.
+    /// The directory in which PID 1 stores a configuration or key that was passed in an environment variable. Only root can write to it. A file
+    /// named after a variable records that the container's environment contains the variable. The variables themselves are removed, because
+    /// daemons inherit PID 1's environment.
     pub const GIVEN: &str = "/run/slurminit.given";
 
     /// PRoot, which runs jobs in container images where the engine refuses user namespaces.
     pub const PROOT: &str = "/usr/bin/proot";
     /// skopeo, which downloads container images.
     pub const SKOPEO: &str = "/usr/bin/skopeo";
-    /// The directory of the OCI bundles that slurmstepd creates, in the run directory: a directory for each user.
+    /// The directory of the OCI bundles that slurmstepd creates, in the run directory. It contains a directory for each user.
     pub const BUNDLES: &str = "oci";
 
     /// The embedded accounting database, in the state directory.
@@ -70,12 +71,13 @@ impl Paths {
     pub const JWT: &str = "jwt";
     /// The key that signs tokens for the REST API.
     pub const JWT_KEY: &str = "jwt_hs256.key";
-    /// The directory of sshd's host key in the state directory, and of its configuration and the users' keys in the run directory.
+    /// The name of two directories: for sshd's host key in the state directory, and for its configuration and the users' keys in
+    /// the run directory.
     pub const SSH: &str = "ssh";
-    /// sshd, whose absolute path it needs to execute itself. In an image built with --target full.
+    /// sshd, in an image built with --target full. It needs its absolute path to execute itself.
     pub const SSHD: &str = "/usr/sbin/sshd";
 
-    /// An empty database, which the image's target `accounting` has.
+    /// An empty database, in an image built with --target accounting.
     pub const DATABASE_TEMPLATE: &str = "/usr/share/slurminit/mariadb";
 
     /// The key that signs tokens for the REST API.
@@ -103,7 +105,7 @@ impl Paths {
         self.state.join(Self::DATABASE).join("data")
     }
 
-    /// The key JobCompLoc of slurm.conf.
+    /// The value of JobCompLoc in slurm.conf.
     pub fn ended_jobs(&self) -> PathBuf {
         self.state.join(Self::JOBCOMP).join(Self::ENDED_JOBS)
     }

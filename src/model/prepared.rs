@@ -63,7 +63,7 @@ pub enum Apply {
 pub struct OfferedGpu {
     /// The vendor.
     pub vendor: Vendor,
-    /// The driver's index of the GPU; MIG instances have their GPU's.
+    /// The driver's index of the GPU; for a MIG instance, of the GPU that contains it.
     pub index: u32,
     /// The device file; for a MIG instance the last one.
     pub file: String,
@@ -94,7 +94,7 @@ impl From<&OfferedGpu> for Identity {
 pub struct Prepared {
     /// The node's name in slurm.conf.
     pub node_name: String,
-    /// The number of simulated nodes in that hostlist; 0 for a real node.
+    /// The number of simulated nodes in `node_name`, which is then a hostlist; 0 for a real node.
     #[serde(skip_serializing_if = "is_zero")]
     pub simulated_nodes: usize,
     /// The node's registration (`slurmd -Z --conf`), if it is not in slurm.conf.
@@ -108,7 +108,7 @@ pub struct Prepared {
     /// The user that slurmctld runs as, if the operator's files name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_user: Option<String>,
-    /// Whether the configuration has accounts for the accounting database.
+    /// Whether the configuration contains accounts for the accounting database.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_associations: bool,
     /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
@@ -129,7 +129,7 @@ pub struct Prepared {
     pub summary: String,
     /// The GPUs that jobs can get, in Slurm's order.
     pub gpus: Vec<OfferedGpu>,
-    /// The GPUs that the driver was still initializing. They are added once it has.
+    /// The GPUs that the driver was still initializing. They are added once the driver is done.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub awaited: Vec<Identity>,
     /// The files whose content changed at this start.
@@ -155,7 +155,7 @@ impl Prepared {
         Some(self.node_name.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// Whether slurmctld runs as root, by the operator's files.
+    /// Whether slurmctld runs as root, according to the operator's files.
     pub fn has_slurmctld_of_root(&self) -> bool {
         self.slurm_user.as_deref() == Some("root")
     }

@@ -55,7 +55,7 @@ pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Escapes JSON without changing its meaning: such characters occur only in strings, where JSON has its own escapes.
+/// Escapes active characters in JSON without changing its meaning: they occur only in strings, where JSON has its own escapes.
 pub fn json(text: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| c != '\n' && is_active(c);
     if !text.contains(is_escaped) {

@@ -1,9 +1,9 @@
-//! Which process wrote a file.
+//! Identifies the process that wrote a file.
 
 use serde::{Deserialize, Serialize};
 
-/// A process, by its PID and its start time in clock ticks since boot. The PID alone can belong to another process later; that of a
-/// container's PID 1 does after each restart of the container.
+/// A process, by its PID and its start time in clock ticks since boot. The PID alone is not unique: another process can get it
+/// later, and PID 1 is another process after each restart of the container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     /// The PID.

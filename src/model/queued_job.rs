@@ -26,10 +26,10 @@ pub struct OwnedJob {
     pub user: String,
 }
 
-/// A job.
+/// A job in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueuedJob {
-    /// The job ID; each task of an array has one.
+    /// The job ID; each task of an array has its own.
     #[serde(skip)]
     pub number: u64,
     /// The ID for Slurm's commands: `17`, `17_3` for an array task, `17_[4-9]` for pending tasks.
@@ -114,7 +114,7 @@ impl QueuedJob {
         HOLDING.contains(&self.state.as_str())
     }
 
-    /// The ID of the job array whose task this is.
+    /// The ID of the job array to which this task belongs; `None` for a job without an array.
     pub fn array(&self) -> Option<&str> {
         self.id.split_once('_').map(|(array, _)| array)
     }
@@ -148,19 +148,19 @@ impl QueuedJob {
         }
     }
 
-    /// The requested GPUs and CPUs. Slurm does not report which resource is not free: it can also be memory.
+    /// The requested GPUs and CPUs. Slurm does not report which resource is missing; it can also be memory.
     fn request(&self) -> String {
         let gpus = if self.gpus == 0 { String::new() } else { format!("{} and ", printable::count(self.gpus, "GPU")) };
         format!("it requests {gpus}{}", printable::count(self.cpus, "CPU"))
     }
 
-    /// Whether it depends on this job, or on its array.
+    /// Whether this job depends on `other`, or on the array of `other`.
     pub fn awaits(&self, other: &Self) -> bool {
         let id = other.array().map_or_else(|| other.number.to_string(), str::to_owned);
         self.dependencies().contains(&id)
     }
 
-    /// The jobs of `afterok:5(unfulfilled),afterany:6_*(unfulfilled)`: 5 and 6.
+    /// The IDs of the jobs that this job depends on: 5 and 6 for `afterok:5(unfulfilled),afterany:6_*(unfulfilled)`.
     fn dependencies(&self) -> Vec<String> {
         let id = |one: &str| {
             let (_, job) = one.trim_start_matches('?').split_once(':')?;
@@ -170,7 +170,7 @@ impl QueuedJob {
         self.dependency.split([',', '?']).filter_map(id).collect()
     }
 
-    /// The jobs that it waits for: `jobs 5, 6`.
+    /// The jobs that this job waits for: `jobs 5, 6`.
     pub fn awaited_jobs(&self) -> String {
         let jobs = self.dependencies();
         match jobs.as_slice() {

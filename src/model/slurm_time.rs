@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// 10 years. More is an error, and Slurm counts minutes with 32 bits.
+/// 10 years. Longer limits are typing errors, and Slurm counts minutes with 32 bits.
 const MAX_LIMIT: u64 = 10 * 366 * 86_400;
 
 /// A time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeLimit {
-    /// Without limit.
+    /// No limit.
     Unlimited,
     /// At most this long; more than 0.
     Seconds(u64),
@@ -33,7 +33,7 @@ impl TimeLimit {
         (1..=MAX_LIMIT).contains(&seconds).then_some(Self::Seconds(seconds))
     }
 
-    /// In whole minutes, Slurm's unit.
+    /// The limit in whole minutes, Slurm's unit.
     pub fn minutes(self) -> u64 {
         match self {
             Self::Unlimited => u64::MAX,
@@ -76,7 +76,7 @@ pub fn date_seconds(text: &str) -> Option<u64> {
     Some(days.checked_sub(719_468)? * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
-/// Digits only, because `parse` also accepts a sign. Nine digits cannot overflow above.
+/// Parses at most nine digits, so that the sums above cannot overflow. Rejects a sign, which `str::parse` accepts.
 fn number(text: &str) -> Option<u64> {
     (text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
 }

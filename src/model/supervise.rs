@@ -56,7 +56,7 @@ pub struct Supervise {
     pub test_job: bool,
 }
 
-/// `docker stop` waits for 10 s.
+/// Shorter than the 10 s that `docker stop` waits before it sends SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -71,12 +71,12 @@ impl Supervise {
         self.prepare_timeout.unwrap_or(PREPARE_TIMEOUT)
     }
 
-    /// The time that a driver may take; the GPUs of one that answers for one after the other take up to two and a half times as long.
+    /// The time that a driver may take. A driver that reports its GPUs one by one may take up to two and a half times as long.
     pub fn detect_timeout(&self, configured: Duration) -> Duration {
         configured.min(self.prepare_timeout() / 3)
     }
 
-    /// Without a configured limit, makes it long enough for a driver that may take this time.
+    /// Extends the preparation's time limit for a driver that may take this time, unless the limit is configured.
     pub fn allow_for_detection(&mut self, detect_timeout: Duration) {
         let needed = detect_timeout.saturating_mul(3);
         if self.prepare_timeout.is_none() && needed > PREPARE_TIMEOUT {
@@ -105,8 +105,8 @@ pub struct StopBudget {
 }
 
 impl StopBudget {
-    /// 1.5 s are enough for the daemons, which need less than 0.1 s on an idle machine, and 2 s for Slurm's commands. A
-    /// short timeout gives each of them a quarter.
+    /// Divides the timeout. 1.5 s are enough for the daemons, which need less than 0.1 s on an idle machine, and 2 s
+    /// for Slurm's commands. Of a short timeout, each part is a quarter.
     fn of(total: Duration) -> Self {
         let units = Duration::from_millis(1500).min(total / 4);
         let jobs_margin = Duration::from_secs(2).min(total / 4);

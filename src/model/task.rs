@@ -24,7 +24,7 @@ pub struct Task {
     pub has_other_nodes: bool,
     /// The handling of jobs that exceed the grace period when the container stops.
     pub on_stop: OnStop,
-    /// The role, passed on to the children: the configuration's may change until a reload, which refuses that.
+    /// The role, passed on to the children. A role that changes in the configuration file has no effect, and a reload refuses it.
     pub role: Role,
     /// The role from the command line, passed on to the preparation.
     pub requested_role: Option<Role>,
@@ -40,7 +40,7 @@ pub struct Task {
     pub log_format: LogFormat,
     /// The least severe level that is logged.
     pub log_level: Level,
-    /// The configuration file that was named, which the preparation reads again.
+    /// The configuration file that was named explicitly. The preparation reads it again.
     pub config_file: Option<OsString>,
     /// The configuration file to watch: the named one, or the default path.
     pub watched_file: OsString,

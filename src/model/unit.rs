@@ -48,11 +48,11 @@ pub struct Spec {
 /// Whether a daemon hands over to a successor, as Slurm's do with [`HANDOVER_OPTION`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handover {
-    /// Never.
+    /// The daemon does not hand over.
     Never,
-    /// Unless its socket cannot be created.
+    /// The daemon hands over, unless its notification socket cannot be created.
     WhereItCan,
-    /// The operator's own command has the option.
+    /// The daemon hands over, because the operator's own command contains the option.
     Always,
 }
 
@@ -78,8 +78,8 @@ pub enum ProbeTest {
 }
 
 impl ProbeTest {
-    /// The commands to run; all must exit with 0. For slurmd, the controller's view is not evidence: it takes five
-    /// minutes to notice.
+    /// The commands to run; all must exit with 0. The controller's record of the node is no substitute, because
+    /// slurmctld notices an unresponsive slurmd only after five minutes.
     pub fn commands(&self, munge_socket: &Path, node: &str) -> Vec<Vec<String>> {
         let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let socket = format!("--socket={}", munge_socket.display());
@@ -104,15 +104,15 @@ impl ProbeTest {
 /// The step of the start that a unit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Gate {
-    /// Only the pre-start hooks.
+    /// The pre-start hooks have ended.
     Hooks,
-    /// The munge key.
+    /// The munge key is in place.
     MungeKey,
-    /// Slurm's configuration files.
+    /// Slurm's configuration files are written.
     Files,
     /// The jobs of the previous start are accounted for.
     Jobs,
-    /// The cluster is usable or overdue, so that this unit delays nothing.
+    /// The cluster is usable or overdue, so that this unit does not delay it.
     Served,
 }
 
@@ -122,8 +122,8 @@ pub enum JobCare {
     /// All jobs of the cluster: slurmctld and the only slurmd run in this container.
     #[default]
     Cluster,
-    /// The jobs of this node: the controller is another container and is notified.
+    /// The jobs of this node. The controller runs in another container and is notified.
     Node,
-    /// None: jobs run in other containers, and continue without this one.
+    /// No jobs. They run in other containers, and continue without this container.
     OtherContainers,
 }

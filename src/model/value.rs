@@ -66,7 +66,7 @@ fn is_name_character(c: char) -> bool {
 /// One year. Longer values are typing errors, and the limit keeps `Duration` arithmetic from overflowing.
 const MAX_SECONDS: f64 = 366.0 * 86_400.0;
 
-/// Reads a table, or this word, which is `None`. `forms` describes both.
+/// Reads a table, or `word`, for which the result is `None`. `forms` describes both forms in an error message.
 pub fn word_or_table<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     word: &'static str,
@@ -159,7 +159,7 @@ pub fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     Ok(command)
 }
 
-/// An absolute path without `..`, control characters and colons, which separate fields in Docker's options and in
+/// An absolute path without `..`, control characters or colons, which separate fields in Docker's options and in
 /// /etc/passwd.
 pub fn absolute_path(text: &str) -> Option<PathBuf> {
     let is_absolute = text.starts_with('/') && !text.split('/').any(|part| part == "..");

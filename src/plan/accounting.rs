@@ -31,7 +31,7 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
     ))
 }
 
-/// Warns of tables without an effect. They are no error: the cluster of a broken database may start without it.
+/// Warns of tables without an effect. They are not an error, so that a cluster can start without its database if the database is broken.
 pub(super) fn check(config: &Config, reasons: &mut Reasons) {
     if config.accounts.is_empty() && config.qos.is_empty() {
         return;

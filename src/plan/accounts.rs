@@ -15,12 +15,12 @@ use config::{AccountName, Fault, Group, Step, User};
 pub use environment::LoginFiles;
 pub use host::{HostAccounts, HostFiles, RejectedEntry, list_rejected};
 
-/// The mark in the comment field of a user that we added.
+/// The mark in the comment field of a user that slurminit added.
 const USER_MARK: &str = "made by slurminit";
 /// The mark of a user that was copied from the host.
 const HOSTS_USER_MARK: &str = "made by slurminit from the host's passwd";
-/// The mark in the password field of a group that we added, because groups have no comment field. No real password
-/// begins with `!`.
+/// The mark in the password field of a group that slurminit added, because groups have no comment field. No real
+/// password begins with `!`.
 const GROUP_MARK: &str = "!slurminit";
 /// The mark of a group that was copied from the host.
 const HOSTS_GROUP_MARK: &str = "!slurminit-host";
@@ -42,8 +42,8 @@ impl AccountFiles {
         self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
     }
 
-    /// Removes the accounts that an earlier start added. Also removes memberships and passwords that the image has for
-    /// names without an account: a new account must not inherit them.
+    /// Removes the accounts that an earlier start added. Also removes memberships and passwords that the image contains
+    /// for names without an account, because a new account must not inherit them.
     fn without_managed(&self, wanted: &[User]) -> Self {
         let (ours, others): (Vec<&str>, Vec<&str>) = self.passwd.lines().partition(|line| is_our_user(line));
         let others: BTreeSet<&str> = others.into_iter().map(name).collect();
@@ -82,7 +82,7 @@ impl AccountFiles {
             };
             if !rows.has(user).map_err(|(key, what)| fault(vec![key.into()], what))? {
                 let User { name, uid, .. } = user;
-                // The host's files may have no valid group of this ID, which then stays without a name.
+                // For a user of the host, the host's files may contain no valid group with this ID. The ID then has no name.
                 if !user.is_hosts && group.name_of(user.gid()).is_none() {
                     group.add(name, user.gid(), false).map_err(|(_, what)| {
                         let key = if user.gid.is_some() { "gid" } else { "name" };
@@ -94,7 +94,7 @@ impl AccountFiles {
                 let shell = user.shell.as_deref().unwrap_or(Path::new(SHELL)).display();
                 passwd += &format!("{name}:x:{uid}:{gid}:{mark}:{}:{shell}\n", home.display());
                 if let Some(shadow) = &mut shadow {
-                    // No password matches, and it never expires.
+                    // The `*` matches no password, and the password never expires.
                     *shadow += &format!("{name}:*::0:99999:7:::\n");
                 }
             }
@@ -105,7 +105,7 @@ impl AccountFiles {
         Ok(Self { passwd, group: lines(group.lines.iter().map(|line| line.join(":"))), shadow })
     }
 
-    /// The users that an earlier start added and whose uid is none of `users`: uid and name.
+    /// The UID and name of each user that an earlier start added and whose UID no user in `users` has.
     pub fn removed_users(&self, users: &[User]) -> Vec<(u32, String)> {
         let wanted: BTreeSet<u32> = users.iter().map(|user| user.uid).collect();
         let ours = self.passwd.lines().filter(|line| is_our_user(line));
@@ -113,7 +113,7 @@ impl AccountFiles {
         ours.filter_map(entry).filter(|(uid, _)| !wanted.contains(uid)).collect()
     }
 
-    /// Those of `users` whose account is missing or different in these files.
+    /// The users in `users` whose account is missing or different in these files.
     pub fn missing_users<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
         let rows = Rows::of(&self.passwd);
         users.iter().filter(|user| !rows.has(user).unwrap_or(false)).collect()
@@ -126,7 +126,7 @@ impl AccountFiles {
     }
 }
 
-/// The users of /etc/passwd, by name and by ID. As in the C library, the first one counts.
+/// The users of /etc/passwd, by name and by ID. If a name or ID occurs twice, the first line applies, as in the C library.
 struct Rows<'a> {
     names: BTreeMap<&'a str, Vec<&'a str>>,
     uids: BTreeMap<&'a str, &'a str>,
@@ -173,7 +173,7 @@ struct GroupLines {
     lines: Vec<Vec<String>>,
     names: BTreeMap<String, usize>,
     gids: BTreeMap<String, usize>,
-    /// The members of each line: a group of the host may have thousands.
+    /// The line and name of each member, as a set, because a group of the host may have thousands of members.
     members: BTreeSet<(usize, String)>,
 }
 

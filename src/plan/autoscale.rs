@@ -31,7 +31,7 @@ pub struct PowerScript {
 }
 
 impl Autoscale {
-    /// `None` without autoscaled nodes.
+    /// Plans autoscaling; `None` without autoscaled nodes.
     pub(super) fn plan(config: &Config) -> Option<Self> {
         let autoscale = &config.autoscale;
         if autoscale.nodes.is_empty() || !config.shares_a_cluster() {

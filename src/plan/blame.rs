@@ -61,7 +61,7 @@ const MAX_LINES: usize = 3;
 struct Candidate {
     culprit: Culprit,
     file: FileName,
-    /// The PartitionName of its line, if any.
+    /// The PartitionName of the candidate's line, if any.
     partition: Option<String>,
     line: Option<usize>,
     key: String,
@@ -109,7 +109,7 @@ fn required_plugin(line: &str) -> Option<Blame> {
     Some(Blame { culprit, message: line.to_owned() })
 }
 
-/// Removes the name of Slurm's function.
+/// Removes spaces, and the function name that Slurm puts in front of a message.
 fn plain(line: &str) -> &str {
     line.trim().trim_start_matches("_parse_next_key: ")
 }
@@ -146,7 +146,7 @@ fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item 
         let numbered =
             move |file: &'a UserFile| text.lines().enumerate().map(move |(index, text)| (file, index + 1, text));
         own.get(*name).into_iter().flat_map(numbered).flat_map(move |(file, line, text)| {
-            // A line may have no key: Slurm names it by its number.
+            // Also covers lines without a key, which Slurm reports by number.
             let pairs =
                 parse::lines(text).into_iter().flat_map(|line| line.pairs().to_vec()).chain([Default::default()]);
             let (path, place) = file.place(line);
@@ -190,7 +190,7 @@ impl Candidate {
         let here = named.is_some_and(is_there);
         // In the operator's own file any key matches, because the whole line is shown.
         let in_own_line = here && self.line.is_some();
-        // A key alone may be a word of the message, such as Nodes.
+        // A key such as Nodes may be an ordinary word of the message.
         let is_key = || self.is_unrecognized(complaint) || self.is_spelled_out(complaint);
         let is_named = value || key && (here || self.mentions_any_value(complaint) || is_key());
         if !is_named && !in_own_line {
@@ -200,30 +200,30 @@ impl Candidate {
         u8::from(here) * 8 + u8::from(value) * 4 + u8::from(key) * 2 + u8::from(file)
     }
 
-    /// Whether the key is mentioned. Slurm calls a NodeName by its default use.
+    /// Whether the message mentions the key. Slurm may report a NodeName as NodeHostName, for which it is the default.
     fn mentions_key(&self, complaint: &str) -> bool {
         let is_node = self.key.eq_ignore_ascii_case("NodeName");
         mentions(complaint, &self.key) || is_node && mentions(complaint, "NodeHostName")
     }
 
-    /// Whether Slurm does not know the key.
+    /// Whether Slurm reports the key as unrecognized.
     fn is_unrecognized(&self, complaint: &str) -> bool {
         let key = complaint.split_once("unrecognized key: ").and_then(|(_, key)| key.split_whitespace().next());
         key.is_some_and(|key| key.eq_ignore_ascii_case(&self.key))
     }
 
-    /// Whether Slurm names the key, such as PreemptType: it is spelled as no word of English is.
+    /// Whether the message contains a key such as PreemptType, whose spelling no English word has.
     fn is_spelled_out(&self, complaint: &str) -> bool {
         let is_compound = self.key.chars().skip(1).any(char::is_uppercase);
         is_compound && complaint.split(|c: char| !c.is_alphanumeric()).any(|word| word == self.key)
     }
 
-    /// Whether the value is mentioned, however common it is.
+    /// Whether the message mentions the value, even a common one.
     fn mentions_any_value(&self, complaint: &str) -> bool {
         mentions(complaint, &self.value)
     }
 
-    /// Numbers, YES and ALL appear in many lines, so they do not count.
+    /// Whether the message mentions a distinctive value. Numbers, YES and ALL are not, because they appear in many lines.
     fn mentions_value(&self, complaint: &str) -> bool {
         let is_distinctive = |item: &&str| {
             item.len() > 2

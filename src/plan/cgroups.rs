@@ -26,18 +26,18 @@ impl CgroupPlan {
         self.proctrack == "proctrack/cgroup"
     }
 
-    /// Whether the kernel refuses a job the GPUs of others.
+    /// Whether the kernel denies a job access to the GPUs of other jobs.
     pub fn confines_devices(&self) -> bool {
         self.lines.contains(&("ConstrainDevices", "yes"))
     }
 
-    /// Whether slurm.conf is the same with both.
+    /// Whether both plans lead to the same slurm.conf.
     pub(super) fn has_plugins_of(&self, other: &Self) -> bool {
         (self.proctrack, self.task) == (other.proctrack, other.task)
     }
 }
 
-/// The plan of a node by the inventory of its own container.
+/// Plans the cgroups of a node from the inventory of its own container.
 pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> CgroupPlan {
     // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
     let whole = node.topology.is_some();
@@ -89,13 +89,13 @@ pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
     if !cgroup.writable {
         return fatal("cgroup v2 is mounted read-only in this container");
     }
-    // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
+    // Tried with 24.11.5: slurmd puts jobs beside the container's group, where the container's limits do not apply.
     if cgroup.whole_machine {
         let why = "the host's cgroup v2 is mounted (--cgroupns host); jobs would be outside of the container's limits"
             .to_owned();
         return Some(Obstacle { why, ends_slurmd: false });
     }
-    // slurmd moves every process of its root group into its own group, and exits at a process without a PID here.
+    // slurmd moves every process of its root group into its own group, and exits if one of them has no PID in this container.
     if cgroup.foreign_processes {
         return fatal("the container's cgroup contains processes of another PID namespace, at which slurmd exits");
     }
@@ -130,7 +130,7 @@ fn not_confined(cause: String) -> Finding {
     )
 }
 
-/// With both `OverMemoryKill` and `ConstrainRAMSpace` slurmd exits (24.11, `slurmd.c`).
+/// Whether `OverMemoryKill` is set. Together with `ConstrainRAMSpace`, it makes slurmd exit (24.11, `slurmd.c`).
 fn has_over_memory_kill(config: &Config) -> bool {
     let params = config.slurm.conf.get("JobAcctGatherParams");
     params.is_some_and(|params| params.as_str().to_ascii_lowercase().contains("overmemorykill"))
@@ -171,7 +171,7 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
     }
 }
 
-/// Several GPUs behind one device file cannot be allowed and denied separately.
+/// Whether several GPUs share a device file, so that they cannot be allowed and denied separately.
 fn share_a_device(inventory: &Inventory) -> bool {
     inventory.usable_gpus().filter(|gpu| gpu.device_file.as_deref() == Some(Path::new(WSL_DEVICE))).count() > 1
 }

@@ -119,7 +119,7 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
 }
 
 impl Change {
-    /// The node differs from its registration (`slurmd --conf`).
+    /// Records that the node differs from its registration (`slurmd --conf`).
     pub fn renew_node(&mut self, registered: &str, now: &str) {
         self.node = true;
         let is_new = |word: &&str| !registered.split_whitespace().any(|known| known == *word);
@@ -195,7 +195,7 @@ impl SlurmConf {
     }
 }
 
-/// The nodes with GRES.
+/// The NodeName and Gres of each node with GRES.
 fn gres(nodes: &[parse::Line]) -> Vec<(Option<&str>, &str)> {
     let with_gres = |node: &'_ parse::Line| node.get("Gres").is_some_and(|gres| !gres.is_empty());
     let pair = |node| (parse::Line::get(node, "NodeName"), parse::Line::get(node, "Gres").unwrap_or_default());

@@ -1,16 +1,16 @@
 //! The script that srun, sbatch and salloc run before they submit.
 //!
 //! It chooses the MPI plugin of a step. slurmstepd needs about 20 ms for PMIx, and MPI libraries start a single task without it. MPICH
-//! of PyPI and Debian is built without PMIx: with it, each of its tasks is a job of one rank.
+//! from PyPI and Debian is built without PMIx support: with Slurm's PMIx plugin, each of its tasks becomes a job of one rank.
 //!
-//! It also warns of what Slurm accepts without a message and does not do.
+//! It also warns of requests that Slurm accepts without a message but does not fulfill.
 
 use config::Config;
 use model::inventory::Inventory;
 
 use super::mail;
 
-/// The key in slurm.conf that has the commands run the script.
+/// The key in slurm.conf that makes the commands run the script.
 pub(super) const KEY: &str = "CliFilterPlugins";
 
 /// The parts of the script that depend on other settings.
@@ -20,12 +20,12 @@ pub struct CliFilter {
     pub chooses_mpi: bool,
     /// Whether `--mail-type` has no effect.
     pub without_mail: bool,
-    /// Whether the jobs of a node have the same /tmp.
+    /// Whether the jobs of a node share /tmp.
     pub shares_tmp: bool,
 }
 
 impl CliFilter {
-    /// `None` if Slurm cannot run the script, or if the operator has scripts of their own.
+    /// Plans the script; `None` if Slurm cannot run it, or if the operator has scripts of their own.
     pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
         let own = |key: &str| config.slurm.conf.get(key);
         let is_planned = inventory.slurm.has_plugin("cli_filter_lua") && own(KEY).is_none();

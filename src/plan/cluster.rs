@@ -11,8 +11,8 @@ pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
     Inventory { gpus: Vec::new(), ..inventory.clone() }
 }
 
-/// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Only the plugins that slurmd alone
-/// loads follow the node's own.
+/// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Plugins that only slurmd loads
+/// are chosen from the node's own inventory.
 pub(super) fn common_inventory(inventory: &Inventory) -> Inventory {
     Inventory {
         slurm: inventory.slurm.clone(),
@@ -63,7 +63,7 @@ pub fn require_controller(config: &Config) -> Result<(), Refusal> {
     }
 }
 
-/// The controller's host name, where this host's is `host`.
+/// The controller's host name. `host` is the name of this host.
 pub fn controller(config: &Config, host: &str) -> String {
     config.slurm.controller.as_ref().map_or_else(|| short(host).to_owned(), NodeName::to_string)
 }
@@ -77,7 +77,7 @@ pub(super) fn node_name(config: &Config, inventory: &Inventory) -> NodeName {
     names.filter_map(|name| NodeName::try_from(short(name).to_owned()).ok()).next().unwrap_or_default()
 }
 
-/// Informs if the host name is not the node's name, as in a container of compose without `hostname`.
+/// Reports a host name that differs from the node's name, as in a Docker Compose service without `hostname`.
 pub(super) fn check_host_name(config: &Config, inventory: &Inventory) -> Option<Finding> {
     let (host, name) = (short(&inventory.hostname), node_name(config, inventory));
     let differs = config.names_node_after_container() && name.as_str() != host;
@@ -133,7 +133,7 @@ mod tests {
 
     /// Docker's default host name is the container's ID.
     #[test]
-    fn host_name_that_is_not_the_nodes_is_reported() {
+    fn reports_host_name_that_differs_from_node_name() {
         let mut inventory = inventory("3f2a9c0d1e5b", "0-3", (24, 11));
         let finding = |role: &str, inventory: &Inventory| check_host_name(&config(role, ""), inventory);
         assert_eq!(finding("compute", &inventory), None);

@@ -31,8 +31,8 @@ pub enum Origin {
     Config,
     /// Slurm's directory.
     Slurm,
-    /// Slurm's directory, but copied there by slurminit from the operator's. It counts as the user's only while the
-    /// original exists.
+    /// Slurm's directory, into which slurminit copied the file from the operator's directory. The file counts as the
+    /// user's only while the original exists.
     Copy,
 }
 
@@ -59,7 +59,7 @@ pub struct UserFile {
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 impl UserFile {
-    /// A file with this content. `include` reads the files that it includes.
+    /// A file with this content. `include` reads the files named in its `Include` lines.
     pub fn new(name: FileName, origin: Origin, path: PathBuf, text: &str, include: Read<'_>) -> Self {
         let plain = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let expanded = |inlined| Expanded::new(&path, plain, inlined, include);
@@ -90,7 +90,7 @@ impl UserFile {
         parse::lines(&self.read.text)
     }
 
-    /// Whether a line is `# USER_CUSTOMIZED=true`.
+    /// Whether the file contains the line `# USER_CUSTOMIZED=true`.
     fn is_marked(&self) -> bool {
         self.read.text.lines().any(|line| {
             let Some(comment) = line.trim().strip_prefix('#') else { return false };
@@ -110,12 +110,12 @@ impl UserFile {
     }
 }
 
-/// What a path names.
+/// What exists at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileState {
     /// Nothing.
     Missing,
-    /// A file, directory or device that is no program.
+    /// A file, directory or device that is not a program.
     Present,
     /// A file that can be executed, or a pattern for names in a directory that is not empty.
     Program,
@@ -130,7 +130,7 @@ pub struct Customized {
     pub decisions: Vec<Decision>,
     /// Foreseeable problems.
     pub findings: Vec<Finding>,
-    /// A problem at which a daemon certainly exits.
+    /// A problem that certainly makes a daemon exit.
     pub fatal: Option<Fatal>,
     /// This node in the user's slurm.conf; `None` without that file, or if no line is for this node.
     pub own_node: Option<OwnNode>,
@@ -240,7 +240,7 @@ impl Plan {
         self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| setting.value.as_str())
     }
 
-    /// Adapts the generated files to the user's, and reports problems with the latter. `state` returns what a path names.
+    /// Adapts the generated files to the user's, and reports problems with the user's files. `state` returns what exists at a path.
     pub fn apply_user_files(
         &mut self,
         config: &Config,
@@ -282,7 +282,8 @@ impl Plan {
         paths.into_iter().flatten().cloned().collect()
     }
 
-    /// The names rely on the lines of the generated gres.conf.
+    /// Removes the GPUs' names from the task prolog, or drops a prolog without another purpose. The names rely on the
+    /// lines of the generated gres.conf.
     fn drop_task_prolog(&mut self) {
         if let Some(prolog) = self.task_prolog.as_mut().filter(|prolog| prolog.has_variables()) {
             prolog.names.clear();
@@ -292,8 +293,8 @@ impl Plan {
         }
     }
 
-    /// With the user's gres.conf and a generated slurm.conf, the node gets what the user's lines say: a node that
-    /// claims more is marked invalid. If they use AutoDetect, the detected GPUs count.
+    /// Sets the node's Gres in a generated slurm.conf to the GPUs in the user's gres.conf, because slurmctld marks a
+    /// node that claims more as invalid. If the user's lines use AutoDetect, the node keeps the detected GPUs.
     fn count_users_gres(&mut self, gres: &UserFile, names: &Names) {
         let node = self.node_names();
         let own = parse::gres_lines(&gres.read.text, &|hosts| own_node::is_for_node(hosts, Some(&node), names));

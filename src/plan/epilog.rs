@@ -1,8 +1,8 @@
 //! The script that Slurm runs on the node when a job ends.
 //!
-//! Where Slurm has a cgroup for each job, no process can leave it. Otherwise `slurminit epilog` finds the processes
-//! that a job leaves behind. The script is there in any case: its end makes slurmctld start the next job sooner, without which an array
-//! of 100 short jobs takes six times as long.
+//! If Slurm creates a cgroup for each job, no process can leave it. Otherwise `slurminit epilog` finds the processes that a job leaves
+//! behind. The script is always installed, because its end makes slurmctld start the next job sooner. Without the script, an array of
+//! 100 short jobs takes six times as long.
 
 use std::path::PathBuf;
 
@@ -14,11 +14,11 @@ use super::{CgroupPlan, FileName, Setting};
 /// A script for the end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epilog {
-    /// Where it is installed.
+    /// The path of the installed script.
     pub path: PathBuf,
-    /// Whether it kills leftover processes.
+    /// Whether the script kills leftover processes.
     pub ends_leftovers: bool,
-    /// Whether it revokes the user's access to the GPUs' device files.
+    /// Whether the script revokes the user's access to the GPUs' device files.
     pub takes_gpus: bool,
     /// The directory of the GPU-to-job map for exporters on the host.
     pub job_map: Option<PathBuf>,

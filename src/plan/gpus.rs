@@ -17,7 +17,7 @@ pub(super) use offer::display_names;
 use offer::{Offer, offers};
 pub use selection::select;
 
-/// gres.conf.
+/// The plan of gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GresPlan {
     /// What determines the devices.
@@ -77,7 +77,7 @@ pub enum AutoDetect {
 }
 
 impl AutoDetect {
-    /// As in gres.conf.
+    /// The value of AutoDetect in gres.conf.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -93,7 +93,7 @@ pub struct GresLine {
     pub gres_type: GresType,
     /// The key File; MultipleFiles for a MIG instance.
     pub files: Vec<DevicePath>,
-    /// Cores, as Slurm's abstract core indices. Either all lines have them or none.
+    /// Cores, as Slurm's abstract core indices. Either all lines have cores or none.
     pub cores: Option<CpuSet>,
     /// Links to every whole GPU in the file; -1 for the GPU itself. Empty for a MIG instance.
     pub links: Vec<i64>,
@@ -222,7 +222,7 @@ fn auto_detect(
     explicit("the plugin is not installed", reasons)
 }
 
-/// The vendor whose plugin could name all devices; else why the lines do.
+/// The vendor whose plugin can detect all devices, or the reason why gres.conf must list them.
 fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) -> Result<Vendor, &'static str> {
     if config.gpu.gres == GresMode::Explicit {
         return Err(
@@ -244,7 +244,7 @@ fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) 
     }
 }
 
-/// The file of Slurm's plugin for a vendor, without `.so`.
+/// The file name of Slurm's plugin for a vendor, without `.so`.
 pub(super) fn plugin(vendor: Vendor) -> String {
     format!("gpu_{}", vendor.traits().slurm.auto_detect)
 }
@@ -312,9 +312,9 @@ fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
 }
 
 /// The cores close to a GPU, or why no line can have any: slurmctld reports an error at every registration if only some
-/// lines have cores. Whole sockets only. If a GPU is close to part of a socket (several NUMA nodes per socket),
-/// slurmctld 24.11 marks the node invalid ("GRES core specification doesn't match socket boundaries"), so the whole
-/// socket is used.
+/// lines have cores. The cores are those of whole sockets. If a GPU is close to part of a socket (several NUMA nodes
+/// per socket), slurmctld 24.11 marks the node invalid ("GRES core specification doesn't match socket boundaries"), so
+/// the whole socket is used.
 fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
     let file = offer.files.first().map_or("a GPU", DevicePath::as_str);
     if node.topology.is_none() {

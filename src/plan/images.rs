@@ -26,7 +26,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// `None` if the path of the bundles cannot be in oci.conf.
+    /// Plans jobs in images; `None` if the path of the bundles cannot be in oci.conf.
     pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
         let bundles = config.paths.run.join(Paths::BUNDLES);
         if !is_plain_path(&bundles) {

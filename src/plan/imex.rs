@@ -9,7 +9,7 @@ use model::inventory::{Finding, Inventory, Kind};
 
 use super::{Reasons, Setting};
 
-/// Slurm's plugin.
+/// Slurm's plugin for IMEX channels.
 const PLUGIN: &str = "switch/nvidia_imex";
 
 pub(super) fn plan(config: &Config, inventory: &Inventory, settings: &[Setting], reasons: &mut Reasons) {

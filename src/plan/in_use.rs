@@ -83,7 +83,7 @@ impl RemovedPartition {
         }
     }
 
-    /// The jobs that use the partition; `None` without jobs. Jobs of a saved state have no IDs.
+    /// The jobs that use the partition; `None` if there are none. The list is empty if only the saved state names the partition.
     pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.contains_partition(&self.name).then(Vec::new) };
         // slurmctld shows only the current partition of a running job. It saves the requested ones within 5 s.

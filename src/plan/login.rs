@@ -1,7 +1,7 @@
 //! How slurmd obtains the environment of a user's login.
 //!
-//! It is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. slurmd
-//! runs `su - USER` in a new PID and mount namespace; if the kernel refuses those, slurmd exits (`env.c`:
+//! It is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. slurmd runs `su -
+//! USER` in a new PID and mount namespace; if the kernel refuses these namespaces, slurmd exits (`env.c`:
 //! `fatal("clone")`). With `GetEnvTimeout=0` it reads a file that `install` has written.
 
 use model::inventory::{Behavior, Finding, Inventory, Kind};
@@ -24,7 +24,7 @@ fn is_always_fatal(inventory: &Inventory) -> bool {
     !inventory.makes_namespaces && slurm.does(Behavior::NoGetEnvTimeout) && !slurm.forks_for_login
 }
 
-/// Reports a Slurm that no key helps, and problems with the operator's own value.
+/// Reports a release for which no key prevents the crash, or an operator's value of the key that does not prevent it.
 pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Finding> {
     if is_always_fatal(inventory) {
         let fix = format!(
@@ -39,7 +39,7 @@ pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Findi
     is_fatal_with(value, inventory).then(|| Finding::warning(Kind::Settings, what, CAUSE, fix))
 }
 
-/// The finding, if the key has this value.
+/// Whether a user's request would crash slurmd if the key has this value.
 pub(super) fn is_fatal_with(value: Option<&str>, inventory: &Inventory) -> bool {
     is_fatal(inventory) && value.map(str::trim) != Some("0")
 }

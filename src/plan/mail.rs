@@ -1,4 +1,4 @@
-//! Mail of jobs.
+//! Mail about jobs.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ const NO_MAIL: &str = "/bin/true";
 /// The script that hands mail to a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailScript {
-    /// Where it is installed.
+    /// The path of the installed script.
     pub path: PathBuf,
     /// Host and port of the relay.
     pub relay: String,
@@ -21,7 +21,7 @@ pub struct MailScript {
 }
 
 impl MailScript {
-    /// `None` without a relay.
+    /// Plans the script; `None` without a relay.
     pub(super) fn plan(config: &Config) -> Option<Self> {
         let relay = config.slurm.mail_relay.as_ref()?;
         let path = config.paths.slurm.join(FileName::Mail.as_str());
@@ -29,7 +29,7 @@ impl MailScript {
     }
 }
 
-/// MailProg, and the reason.
+/// The value of MailProg, and its reason.
 pub(super) fn program(config: &Config) -> (String, &'static str) {
     match MailScript::plan(config) {
         Some(script) => (script.path.display().to_string(), "hands mail of jobs to `mail_relay`"),

@@ -6,8 +6,8 @@ use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle, Platform, Severi
 
 use super::Refusal;
 
-/// The vendors of visible GPUs, including GPUs that are still starting, failed or are excluded. A GPU that is integrated
-/// beside a discrete one is not what the image was built for.
+/// The vendors of visible GPUs, including GPUs that are still starting, failed or are excluded. An integrated GPU beside
+/// a discrete one does not count, because the image was not built for it.
 fn visible(inventory: &Inventory) -> Vec<Vendor> {
     let is_visible = |gpu: &&Gpu| {
         gpu.access.obstacle().is_none_or(|obstacle| obstacle.is_present() && obstacle != Obstacle::Integrated)
@@ -16,7 +16,7 @@ fn visible(inventory: &Inventory) -> Vec<Vendor> {
     Vendor::ALL.into_iter().filter(has).collect()
 }
 
-/// Compares the two, and rejects the start with `on_mismatch = "fail"`.
+/// Compares the image's GPU type with the visible GPUs, and rejects a mismatch if `on_mismatch = "fail"`.
 pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Finding>, Refusal> {
     let Some(expected) = config.gpu_type else { return Ok(None) };
     let found = visible(inventory);
@@ -24,7 +24,7 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Fin
     if found.is_empty() {
         mismatch = with_platform_cause(mismatch, expected, inventory.platform);
     }
-    // The agent of the memory guard checks GPUs too.
+    // An agent that runs for the memory guard checks GPUs too.
     if expected == GpuType::None && !config.runs_agent() {
         mismatch.cause.push_str(", and no agent checks their health");
     }

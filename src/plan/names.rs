@@ -9,7 +9,7 @@ use std::path::Path;
 pub struct GresType(String);
 
 impl GresType {
-    /// A name made up by this program: a vendor, `gpu0`.
+    /// A name that slurminit chooses: a vendor's name, or `gpu0`.
     pub(super) fn own(name: impl fmt::Display) -> Self {
         Self(name.to_string())
     }

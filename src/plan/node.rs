@@ -17,7 +17,7 @@ pub struct NodePlan {
     pub host: Option<HostName>,
     /// NodeAddr beside a NodeHostname: loopback.
     pub address: IpAddr,
-    /// CPUs; at most as many as the container may use.
+    /// The number of CPUs, at most as many as the container may use.
     pub cpus: u32,
     /// Sockets, cores and threads, if the container has the whole machine.
     pub topology: Option<Topology>,
@@ -27,7 +27,7 @@ pub struct NodePlan {
     pub tmp_disk_mib: Option<u64>,
     /// Gres, such as `gpu:nvidia:2`; empty without GPUs.
     pub gres: String,
-    /// Features.
+    /// The node's features.
     pub features: Vec<FeatureName>,
     /// The simulated nodes of this line.
     pub simulated: Option<SimulatedGroup>,
@@ -36,11 +36,11 @@ pub struct NodePlan {
 /// The layout of a whole, uniform machine, as Slurm describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Sockets.
+    /// The number of sockets.
     pub sockets: u32,
-    /// Cores in each socket.
+    /// The number of cores per socket.
     pub cores_per_socket: u32,
-    /// Threads of each core.
+    /// The number of threads per core.
     pub threads_per_core: u32,
 }
 
@@ -175,7 +175,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
     })
 }
 
-/// RealMemory in MiB.
+/// Plans RealMemory, in MiB.
 fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     let usable = inventory.memory.usable_mib();
     if usable == 0 {
@@ -211,7 +211,7 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
     Some(memory)
 }
 
-/// Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
+/// Plans TmpDisk. Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
 fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     // The size of a file system named by TmpFS is not detected.
     let whole = if config.slurm.conf.get("TmpFS").is_some() { None } else { inventory.scratch_mib };
@@ -238,8 +238,9 @@ fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Op
     Some(mib)
 }
 
-/// For a machine 4096 MiB, or half of it below 8192 MiB. A container's limit holds only its daemons (13 MiB measured), jobs' slurmsteps and
-/// files in memory: a twentieth, 128 to 1024 MiB. Leaves 1024 MiB for jobs if possible.
+/// The default memory reserve in MiB. For a whole machine, it is 4096 MiB, or half of a memory below 8192 MiB. Below a container's limit,
+/// it only has to suffice for the daemons (13 MiB measured), jobs' slurmstepds and files in memory, so it is a twentieth: 128 to 1024 MiB.
+/// Leaves 1024 MiB for jobs if possible.
 fn default_reserve(usable: u64, is_limit: bool) -> u64 {
     let generous = match usable {
         _ if is_limit => (usable / 20).clamp(128, 1024),
@@ -249,7 +250,7 @@ fn default_reserve(usable: u64, is_limit: bool) -> u64 {
     generous.min(usable.saturating_sub(1024).max(usable / 8))
 }
 
-/// Warns of a node that is idle and refuses each job: one CPU has more memory by default than the node has.
+/// Warns of a node that stays idle and refuses each job, because the default memory for one CPU exceeds the node's memory.
 pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Option<Finding> {
     let default = Setting::find(settings, "DefMemPerCPU")?;
     let memory =
@@ -265,7 +266,8 @@ pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Opt
     ))
 }
 
-/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and those of these simulated nodes.
+/// The node's features: vendor, model, compute capability and driver of the GPUs, each once, then the operator's features and those of
+/// this group of simulated nodes.
 fn features(config: &Config, inventory: &Inventory, of_group: &[FeatureName]) -> Vec<FeatureName> {
     let of_gpu = |gpu: &Gpu| {
         let slurm = &gpu.vendor.traits().slurm;

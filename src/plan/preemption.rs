@@ -12,7 +12,7 @@ fn is_on(config: &Config) -> bool {
     config.partitions.iter().any(|partition| partition.preempt.is_some())
 }
 
-/// Adds the keys of slurm.conf.
+/// Adds the keys for preemption to slurm.conf.
 pub(super) fn settings(settings: &mut Settings, config: &Config) {
     if !is_on(config) {
         return;
@@ -24,7 +24,7 @@ pub(super) fn settings(settings: &mut Settings, config: &Config) {
     settings.add_because("PreemptParameters", "send_user_signal", why);
 }
 
-/// The keys of the partition's line, and their reason. Slurm's default PriorityTier is 1.
+/// The keys for preemption in the partition's line, and their reason. Slurm's default PriorityTier is 1.
 pub(super) fn of_partition(config: &Config, partition: &Partition) -> (Vec<(&'static str, String)>, &'static str) {
     let mode = match partition.preempt {
         _ if !is_on(config) => return (Vec::new(), ""),

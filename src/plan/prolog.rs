@@ -25,14 +25,14 @@ pub struct Prolog {
 }
 
 impl Prolog {
-    /// `None` if no action is needed.
+    /// Plans the script; `None` if no action is needed.
     pub(super) fn plan(config: &Config, inventory: &Inventory, cgroup: &CgroupPlan) -> Option<Self> {
         let may_give = match inventory.device_files {
             // Several simulated nodes share the same device file.
             _ if config.simulated().is_some() => false,
             DeviceFiles::Hosts => false,
             DeviceFiles::Open => config.isolates_gpus(),
-            // Whatever closed the files: without the script only root can open them.
+            // Without the script only root can open the files, whatever the reason.
             DeviceFiles::Closed => true,
         };
         let gives_gpus = may_give && !cgroup.confines_devices() && config.gpu.sharing().is_none();
@@ -57,7 +57,7 @@ impl Prolog {
         }
     }
 
-    /// Informs if the operator's own Prolog replaces slurminit's.
+    /// Reports an operator's own Prolog that replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
         let used = Setting::is_path(settings, "Prolog", &self.path);
         (!used).then(|| self.not_used())

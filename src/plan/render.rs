@@ -1,7 +1,7 @@
 //! Renders the plan as text.
 //!
-//! The text contains no date or the like, so that the same plan gives the same bytes, and an unchanged file is
-//! not rewritten.
+//! The text contains no date or other changing value. So the same plan always gives the same bytes, and an unchanged
+//! file is not rewritten.
 
 mod cgroup_conf;
 mod checksum;
@@ -23,7 +23,7 @@ pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf, cgroup.conf and the epilog; other scripts and oci.conf if needed.
+/// Renders slurm.conf, gres.conf, cgroup.conf and the epilog, and the other scripts and oci.conf if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },

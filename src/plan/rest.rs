@@ -9,7 +9,7 @@ use super::Refusal;
 /// Slurm's plugin for JSON Web Tokens. All of Slurm's programs load it.
 const PLUGIN: &str = "auth_jwt";
 
-/// The option of AuthAltParameters with the longest lifetime of a token, in seconds.
+/// The option of AuthAltParameters for the maximum lifetime of a token, in seconds.
 pub const MAX_TOKEN_LIFETIME: &str = "max_token_lifespan";
 
 /// The keys that slurm.conf and slurmdbd.conf have in common.
@@ -21,6 +21,8 @@ pub fn authentication(config: &Config) -> Option<[(&'static str, String); 2]> {
     Some([("AuthAltTypes", "auth/jwt".to_owned()), ("AuthAltParameters", parameters)])
 }
 
+/// Checks that Slurm's plugin for tokens is installed, if the REST API is enabled.
+///
 /// # Errors
 /// The plugin is not installed.
 pub fn can_authenticate(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {

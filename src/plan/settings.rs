@@ -1,4 +1,4 @@
-//! The keys of slurm.conf that concern the whole cluster, and the partitions.
+//! The keys of slurm.conf that apply to the whole cluster, and the partitions.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ impl Setting {
         settings.iter().find(|setting| setting.key.eq_ignore_ascii_case(key))
     }
 
-    /// Whether the key has this path.
+    /// Whether the key's value is this path.
     pub(super) fn is_path(settings: &[Self], key: &str, path: &Path) -> bool {
         Self::find(settings, key).is_some_and(|setting| path.to_str() == Some(setting.value.as_str()))
     }
@@ -93,14 +93,15 @@ pub(super) fn plan(
     settings.0
 }
 
-/// Slurm starts no batch job at once; it checks every second for new ones, and by default waits three seconds.
-/// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one. Without `nohold_on_prolog_fail` slurmd
-/// has a job held if its launch fails, also when the node is being stopped, and the job then waits for `scontrol release`.
+/// Slurm does not start a batch job immediately: it checks for new jobs every second, and by default it also waits three seconds.
+/// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one. Without `nohold_on_prolog_fail`, a job
+/// whose launch fails is held until `scontrol release`, even if it failed because the node was being stopped.
 const SCHEDULER: &str = "batch_sched_delay=0,sched_interval=5,nohold_on_prolog_fail";
 const SCHEDULER_WHY: &str =
     "batch jobs start within 1 s, requeued ones within 16 s; a job whose launch fails is requeued instead of held";
-/// The backfill scheduler runs on its own clock; these values limit the cost of a long queue. slurmctld does not save
-/// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
+/// The backfill scheduler runs on its own timer; these values limit the cost of a long queue. slurmctld does not save
+/// its state after backfill has started a job, so `slurminit jobs follow` makes it save when its log reports such a
+/// start.
 const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
 /// Log levels at which slurmctld does not log the jobs that backfill starts.
 const QUIET_LEVELS: [&str; 3] = ["quiet", "fatal", "error"];
@@ -148,7 +149,8 @@ impl Settings {
         self.add("AuthType", "auth/munge");
         let socket = config.paths.munge_socket.display();
         if config.shares_a_cluster() {
-            // Slurm's lifetime of credentials: srun may copy a program to the nodes first, and their clocks differ.
+            // Keeps Slurm's default lifetime of credentials, because srun may copy a program to the nodes first, and
+            // the nodes' clocks differ.
             self.add("AuthInfo", format_args!("socket={socket}"));
         } else {
             let why = "a requeued job waits until its old credentials expire: 11 s, instead of 121 s by default";
@@ -232,7 +234,7 @@ impl Settings {
         );
     }
 
-    /// How jobs share the only node.
+    /// Adds the keys that determine how jobs share the only node.
     fn sharing(&mut self, node: &NodePlan, reasons: &mut Reasons) {
         let unit = if node.topology.is_some() { "CR_Core" } else { "CR_CPU" };
         let why = match (node.topology.is_some(), node.memory_mib.is_some()) {
@@ -256,7 +258,7 @@ impl Settings {
         }
     }
 
-    /// The operator's keys replace existing ones, in any case, or are added. An empty value removes a key.
+    /// Applies the operator's keys: they replace existing keys, regardless of case, or are added. An empty value removes a key.
     fn override_with(&mut self, own: &SlurmSettings, reasons: &mut Reasons) {
         for (key, value) in own.iter() {
             let place = self.0.iter().position(|setting| key.is(&setting.key));
@@ -278,7 +280,7 @@ impl Settings {
     }
 }
 
-/// The operator's partitions, otherwise one for all users.
+/// The operator's partitions, or one for all users if there are none.
 pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<PartitionPlan> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     if config.partitions.is_empty() {

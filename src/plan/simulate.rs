@@ -65,8 +65,8 @@ fn why(nodes: &str, key: &str) -> String {
     format!("{key} of {nodes} in [simulate]; the nodes share the container's resources")
 }
 
-/// Plans the container's node, or each group of simulated nodes with their claimed resources. slurmd accepts these
-/// with `config_overrides`.
+/// Plans the container's node, or each group of simulated nodes with their claimed resources. With `config_overrides`,
+/// slurmd accepts the claimed resources.
 pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons) -> (NodePlan, Vec<NodePlan>) {
     let Some(nodes) = config.simulated() else { return (container, Vec::new()) };
     let of = |count| format!("{count} slurmd in this container ([simulate])");
@@ -91,14 +91,14 @@ pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons)
     (first, plans.collect())
 }
 
-/// The host of the container's node or of simulated ones. slurmctld exits if a node has the name of another one's host.
+/// The host of the container's node or of the simulated nodes. slurmctld exits if a node has the name of another node's host.
 pub(super) fn host(config: &Config, host: &HostName) -> HostName {
     let is_name_of_node = config.simulated().is_some_and(|nodes| nodes.iter().any(|(name, _)| name == host.as_str()));
     let other = is_name_of_node.then(|| HostName::try_from("localhost".to_owned()).ok());
     other.flatten().unwrap_or_else(|| host.clone())
 }
 
-/// `SIMULATED: 4 nodes, each with ...`.
+/// A one-line summary: `SIMULATED: 4 nodes, each with ...`.
 pub(super) fn summary(kinds: &[&NodesPlan], each: impl Fn(&NodesPlan) -> String) -> String {
     let count = |kind: &NodesPlan| kind.node.simulated.as_ref().map_or(1, |group| group.nodes.len());
     let all: usize = kinds.iter().map(|kind| count(kind)).sum();

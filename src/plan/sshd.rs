@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use crate::HEADER;
 use config::Config;
 
-/// The first release with a limit for each address.
+/// The first OpenSSH release that can limit the connections of each address.
 const WITH_SOURCE_LIMIT: (u32, u32) = (8, 5);
-/// The first release with penalties for addresses. Behind a proxy or NAT (rootless Docker, a node port of Kubernetes, an office) clients share
-/// an address, and a single idle connection in 20 s would lock all of them out.
+/// The first OpenSSH release with penalties for addresses, which are disabled here. Behind a proxy or NAT (rootless Docker, a node port of
+/// Kubernetes, an office) clients share an address, and a single idle connection in 20 s would lock all of them out.
 const WITH_PENALTIES: (u32, u32) = (9, 8);
 
 /// The time in which a client must log in, in seconds. There are no passwords to type.
 const LOGIN_GRACE_SECONDS: u32 = 30;
-/// Connections of one address that have not logged in yet. sshd has two processes for each.
+/// The maximum number of connections from one address that have not logged in yet. sshd needs two processes for each.
 pub const MAX_PENDING_PER_SOURCE: u32 = 40;
-/// Connections of all addresses that have not logged in yet: from the first number on, sshd refuses some, and from the second on, all. One
-/// address does not reach the first.
+/// The limits for connections from all addresses that have not logged in yet: from the first number on, sshd refuses some new ones, and
+/// from the second on, all. A single address cannot reach the first limit.
 const MAX_PENDING: (u32, u32) = (60, 100);
 
 /// The values in sshd's configuration that the machine determines.
@@ -70,7 +70,7 @@ pub fn sshd_config(config: &Config, input: &SshdInput<'_>) -> String {
     }
     let variables: Vec<String> = input.variables.iter().filter_map(|(name, value)| variable(name, value)).collect();
     if !variables.is_empty() {
-        // Only the first line of this name counts.
+        // sshd uses only the first SetEnv line.
         lines.push(format!("SetEnv {}", variables.join(" ")));
     }
     lines.join("\n") + "\n"
@@ -85,7 +85,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// `OpenSSH_9.2p1 Debian-2, ...`: (9, 2).
+/// The version in the output of `ssh -V`: (9, 2) for `OpenSSH_9.2p1 Debian-2, ...`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let number = text.split_once("OpenSSH_")?.1;
     let (major, rest) = number.split_once('.')?;

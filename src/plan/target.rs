@@ -31,7 +31,7 @@ const ALL: Target = Target {
     ],
 };
 
-/// The first container of a cluster of several. It handles the jobs of its own node.
+/// The first container in a cluster of several containers. It handles the jobs of its own node.
 const ALL_OF_SEVERAL: Target = Target { jobs: JobCare::Node, has_other_nodes: true, ..ALL };
 
 const CONTROLLER: Target = Target {
@@ -59,7 +59,7 @@ const NONE: Target =
     Target { has_cluster: false, jobs: JobCare::OtherContainers, has_other_nodes: false, daemons: &[] };
 
 impl Target {
-    /// The row of a role.
+    /// The row for the configured role.
     pub fn of(config: &Config) -> &'static Self {
         match config.role {
             Role::All if config.shares_a_cluster() => &ALL_OF_SEVERAL,
@@ -127,7 +127,7 @@ impl Target {
     }
 }
 
-/// The readiness timeout of slurmd on a compute node; then it is restarted.
+/// The readiness timeout of slurmd on a compute node, after which slurmd is restarted.
 const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

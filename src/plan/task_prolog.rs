@@ -3,9 +3,8 @@
 //! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries and OpenMP need here.
 //!
 //! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
-//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine with both vendors also
-//! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, the script sets the right
-//! value.
+//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine that also has AMD GPUs sets
+//! `ROCR_VISIBLE_DEVICES` to it, too. If the position is not the runtime's number, the script sets the right value.
 //!
 //! Where a job's user can open only the GPUs of their own jobs, CUDA's numbers change whenever another job of that user
 //! begins or ends. UUIDs do not.
@@ -17,7 +16,7 @@ use model::inventory::{Finding, Inventory, Kind, Vendor};
 
 use super::{AutoDetect, CgroupPlan, FileName, GresLine, GresPlan, Setting};
 
-/// The script.
+/// The script that Slurm runs before every task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskProlog {
     /// The path of the installed task prolog.
@@ -28,7 +27,8 @@ pub struct TaskProlog {
     pub counts_from_zero: bool,
     /// The variables that MPI libraries need.
     pub variables: Vec<TaskVariable>,
-    /// Whether OpenMP gets the number of a task's CPUs: under a quota it would start a thread for each CPU of the machine.
+    /// Whether the script sets OpenMP's number of threads to the task's CPUs. Under a CPU quota, OpenMP would start a
+    /// thread for each CPU of the machine.
     pub counts_threads: bool,
     /// The reason for the script. In a cluster of several containers it is the same on all nodes.
     pub why: &'static str,
@@ -59,8 +59,8 @@ const NO_PEER_MEMORY: TaskVariable = TaskVariable { name: "MPIR_CVAR_CH4_CMA_ENA
 const NODE_IS_HOST: TaskVariable = TaskVariable { name: "PMIX_HOSTNAME", value: "$SLURMD_NODENAME", is_default: false };
 
 impl TaskProlog {
-    /// `None` if no variable is needed, and positions and runtime numbers agree or Slurm's own detection decides. `gives_gpus`: users can
-    /// open only the GPUs of their own jobs.
+    /// Plans the script. It is not needed (`None`) if no variable must be set, and either positions and runtime numbers agree or Slurm's
+    /// own detection decides. `gives_gpus`: users can open only the GPUs of their own jobs.
     pub(super) fn plan(
         config: &Config,
         inventory: &Inventory,
@@ -99,12 +99,12 @@ impl TaskProlog {
         })
     }
 
-    /// Whether the script has a purpose beside the GPUs' names.
+    /// Whether the script has a purpose besides the GPUs' names.
     pub(super) fn has_variables(&self) -> bool {
         self.counts_threads || !self.variables.is_empty()
     }
 
-    /// Warns if the operator has a TaskProlog of their own.
+    /// Warns if the operator's own TaskProlog replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
         let used = Setting::is_path(settings, "TaskProlog", &self.path);
         (!used).then(|| self.not_used("[slurm.conf] of slurminit.toml sets TaskProlog")).flatten()

@@ -14,11 +14,13 @@ const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
 /// slurmd, and each job step after it, would load all hwloc plugins (X11, OpenCL, Level Zero). Slurm needs none of
 /// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver.
 ///
-/// PMIx: a client selects how it identifies itself from a list of the server's ("munge,native"). A library without munge, such as PyPI's
-/// Open MPI, prints a message for each task about that list. `native` alone loses nothing: the server accepts the client's choice.
+/// A PMIx client selects its authentication method from a list that the server sends ("munge,native"). A library without munge support,
+/// such as PyPI's Open MPI, prints a message about that list for each task. Offering only `native` loses nothing, because the server
+/// accepts the client's choice.
 const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/empty"), ("PMIX_MCA_psec", "native")];
 
-/// Without CAP_SYS_ADMIN slurmrestd cannot create namespaces and would exit. It has no privileges and only passes on its clients' tokens.
+/// Without CAP_SYS_ADMIN slurmrestd cannot create namespaces and would exit. It does not need them, because it has no privileges and only
+/// passes on its clients' tokens.
 const SLURMRESTD_ENV: &[(&str, &str)] =
     &[NAME_SERVER, ("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
 
@@ -56,7 +58,7 @@ fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// With `--systemd` slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`, which does.
+/// Whether the daemon hands over. With `--systemd`, slurmctld does not switch to SlurmUser, so a daemon with its own `user` keeps `-D`.
 fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
     match own {
         Some(command) if command.iter().any(|word| word.contains(HANDOVER_OPTION)) => Handover::Always,
@@ -65,7 +67,7 @@ fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Han
     }
 }
 
-/// The slurmd of each simulated node.
+/// The slurmd units, one for each simulated node.
 pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[DaemonName]) -> Vec<Spec> {
     let first = daemon(config, DaemonName::Slurmd, after);
     let has_default_readiness = first.readiness == ReadinessTest::Port(config.slurm.daemon_port);
@@ -143,7 +145,8 @@ fn defaults(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessT
     }
 }
 
-/// All parameters are arguments, because the process cannot read a configuration with secrets. It drops root itself.
+/// The command of the metrics server. All parameters are arguments, because the process cannot read a configuration
+/// with secrets. It gives up root itself.
 fn metrics(config: &Config) -> Vec<String> {
     let listen = config.metrics.listen.map(|address| address.to_string()).unwrap_or_default();
     let run = config.paths.run.display().to_string();
@@ -165,13 +168,13 @@ fn mariadbd(paths: &Paths) -> Vec<String> {
     ];
     let fixed = [
         "--skip-networking",
-        // Otherwise it generates a TLS key at each start, which takes 0.5 s.
+        // Otherwise MariaDB generates a TLS key at each start, which takes 0.5 s.
         "--skip-ssl",
         "--table-open-cache-instances=1",
         "--skip-log-bin",
         "--skip-performance-schema",
         "--innodb-lock-wait-timeout=900",
-        // On since MariaDB 11.6. slurmdbd, which does not try a write again, would exit at a conflict (release notes of 26.05).
+        // Enabled by default since MariaDB 11.6. slurmdbd does not retry a write and would exit at a conflict (release notes of 26.05).
         "--loose-innodb-snapshot-isolation=OFF",
     ];
     own.into_iter().chain(fixed.map(str::to_owned)).chain(MARIADBD_SIZES.map(str::to_owned)).collect()

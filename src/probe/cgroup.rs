@@ -23,8 +23,8 @@ pub fn detect(root: &Path) -> Cgroup {
     }
 }
 
-/// Slurm needs its groups in each controller that it uses, so one read-only controller makes the whole hierarchy
-/// unwritable.
+/// The hierarchies of cgroup v1. Slurm needs its groups in each controller that it uses, so one read-only controller
+/// makes all of them unwritable.
 fn v1(hierarchies: &Hierarchies) -> Cgroup {
     let mounts: Vec<&Mount> = hierarchies.mounts().filter(|mount| !mount.controllers.is_empty()).collect();
     let writable =
@@ -55,8 +55,8 @@ fn v2(hierarchies: &Hierarchies) -> Cgroup {
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_BPF: u32 = 39;
 
-/// Loading a device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, which covers both (`bpf_prog_load` of
-/// Linux 6.12). They must be held in the machine's initial user namespace.
+/// Whether device rules cannot be set. Loading a device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN,
+/// which covers both (`bpf_prog_load` of Linux 6.12). They must be held in the machine's initial user namespace.
 fn device_rules_denied(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     let has_capability = |capability: u32| capabilities::has(root, capability).unwrap_or(true);
@@ -66,7 +66,7 @@ fn device_rules_denied(root: &Path) -> bool {
         || !(has_capability(capabilities::SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN)))
 }
 
-/// The kernel answers EROFS on a read-only mount, and EACCES if the group belongs to another user namespace.
+/// Whether groups can be created. The kernel returns EROFS on a read-only mount, and EACCES if the group belongs to another user namespace.
 fn is_writable(group: &Path) -> bool {
     access(group, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }

@@ -47,8 +47,8 @@ fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
     one.iter().filter(|cpu| other.contains(*cpu)).collect()
 }
 
-/// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE that fails, and the job with
-/// it.
+/// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE, the binding fails, and so
+/// does the job.
 fn binding_denied(root: &Path) -> bool {
     capabilities::has(root, capabilities::SYS_NICE) == Some(false)
 }
@@ -59,7 +59,7 @@ fn read_set(path: &Path) -> Option<CpuSet> {
 }
 
 /// This process's CPU affinity. `/proc/self/status` respects `root` and has no limit of 1024 CPUs, unlike nix's
-/// `sched_getaffinity`. gVisor's `/proc` does not have the line.
+/// `sched_getaffinity`. gVisor's `/proc` does not contain the line.
 fn affinity(root: &Path) -> Option<CpuSet> {
     let status = regular::text(&root.join("proc/self/status")).unwrap_or_default();
     let listed = field(&status, "Cpus_allowed_list").and_then(|list| list.parse().ok());

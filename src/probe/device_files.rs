@@ -1,7 +1,7 @@
 //! Whether the GPUs' device files are this container's own.
 //!
-//! `docker run --device`, CDI and Kubernetes make them in the container's own /dev, a tmpfs. libnvidia-container's older mode binds those
-//! of the host, and so does a user namespace: a change of such a file affects the whole host.
+//! `docker run --device`, CDI and Kubernetes create the files in the container's own /dev, a tmpfs. libnvidia-container's older mode
+//! bind-mounts the host's files, and so does an engine with a user namespace. A change to such a file affects the whole host.
 
 use std::fs::DirEntry;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -54,8 +54,9 @@ fn container_device(root: &Path, file: &Path) -> Option<(u32, u32)> {
     (found.file_type().is_char_device() && found.dev() == own.dev()).then(|| (found.mode(), found.uid()))
 }
 
-/// Gives up root where device files are closed: NVIDIA's libraries, run by root, would open them to all users, unless `ModifyDeviceFiles`
-/// in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`). Call it in a process that only uses such a library.
+/// Gives up root if device files are closed: if root ran them, NVIDIA's libraries would open the files to all users, unless
+/// `ModifyDeviceFiles` in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`). Call it in a process that only uses such a
+/// library.
 pub(super) fn give_up_root_if_closed(root: &Path) {
     let watcher = users::local(WATCHER_USER).filter(|_| Uid::effective().is_root() && root == Path::new("/"));
     let Some(watcher) = watcher else { return };
@@ -74,7 +75,7 @@ pub(super) fn give_up_root_if_closed(root: &Path) {
     }
 }
 
-/// Gives up root for the user of the GPU watchers and these groups.
+/// Switches from root to the user of the GPU watchers, with these groups.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -90,7 +91,7 @@ pub fn is_container_device(file: &Path) -> bool {
     container_device(Path::new("/"), file).is_some()
 }
 
-/// Whether a file is closed, or belongs to a job's user, who can change its mode: the engine makes all of them root's.
+/// Whether a file is closed, or belongs to a job's user, who can change its mode. The engine makes root the owner of all device files.
 const fn is_isolated(mode: u32, uid: u32) -> bool {
     is_closed(mode) || uid != 0
 }

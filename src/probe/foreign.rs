@@ -27,7 +27,7 @@ fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
     })
 }
 
-/// GPUs that have no driver or another than their vendor's, so no library and no device file reveals them.
+/// Reports GPUs without their vendor's driver, which no library and no device file reveals.
 fn driverless(root: &Path) -> Vec<Finding> {
     let entries = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
     let mut devices: Vec<(Vendor, String)> = entries.filter_map(|entry| without_driver(&entry)).collect();

@@ -21,7 +21,7 @@ pub(super) fn finding(root: &Path, vendor: Vendor, gpus: &[Gpu]) -> Option<Findi
 pub(super) fn finding_for_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option<Finding> {
     let (_, file) = groups.first_key_value()?;
     let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
-    // The image may have a group of this number: 44 is Debian's video.
+    // The image may already contain a group with this number: 44 is Debian's video.
     let made =
         numbers.iter().map(|number| format!("(getent group {number} || groupadd -g {number} {vendor}-gpu-{number})"));
     let fix = format!(

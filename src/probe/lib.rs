@@ -81,9 +81,9 @@ impl Options {
 
 /// Detects everything within the deadline. It forks, so the process must be single-threaded.
 ///
-/// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
-/// and the kernel's files need the rest. As long as NVML answers for one GPU after the other, each of them has six tenths, and all
-/// of them together two and a half times the whole.
+/// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons and the
+/// kernel's files need the rest. As long as NVML reports GPUs one by one, each GPU has six tenths, and all GPUs together two and a
+/// half times the whole.
 pub fn detect(options: &Options) -> Inventory {
     let Options { root, deadline, queries_container_name, .. } = options;
     let began = Instant::now();
@@ -137,7 +137,7 @@ pub struct ProbeResult {
     pub findings: Vec<Finding>,
 }
 
-/// Derived from the kernel's release string, which vendors of virtual machines mark.
+/// Derives the platform from the kernel's release string, which vendors of virtual machines mark.
 fn platform(root: &Path) -> Platform {
     let release = regular::text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
     match release {

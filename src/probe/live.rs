@@ -1,6 +1,6 @@
 //! Samples the GPUs of one vendor periodically, and receives their drivers' events.
 //!
-//! Runs in its own process, which the reader of its lines kills when a driver hangs.
+//! A watcher is a separate process. The process that reads its lines kills it when a driver hangs.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct Options {
     pub interval: Duration,
     /// GPUs that are listed but neither opened nor queried: they do not respond, or are left to the host's administrator.
     pub closed: Vec<Identity>,
-    /// Whether these are all GPUs of the vendor, so that its driver is left alone.
+    /// Whether `closed` contains all GPUs of the vendor, so that the driver is not queried.
     pub all_closed: bool,
     /// The only GPU to sample, once.
     pub only: Option<Identity>,
@@ -54,7 +54,7 @@ pub(crate) fn sample_gpu(
     send(&Line::Seen { gpu, seen })
 }
 
-/// Lists the closed GPUs and nothing else: a vendor library may open GPUs when it is initialised.
+/// Lists only the closed GPUs, without a vendor library, which may open GPUs when it is initialised.
 pub(crate) fn list_closed(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     loop {
         send(&Line::Listed { gpus: options.closed.clone() })?;

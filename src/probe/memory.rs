@@ -60,21 +60,21 @@ fn free_and_limit(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
         CgroupVersion::V2 => ("memory.current", ["inactive_file ", "active_file "]),
         _ => ("memory.usage_in_bytes", ["total_inactive_file ", "total_active_file "]),
     };
-    // The kernel reclaims also the active page cache before it kills a process.
+    // The kernel also reclaims the active page cache before it kills a process.
     let stat = regular::text(&group.join("memory.stat")).unwrap_or_default();
     let lines = stat.lines().filter_map(|line| cache.iter().find_map(|name| line.strip_prefix(name)));
     let cache: u64 = lines.filter_map(|value| value.trim().parse::<u64>().ok()).fold(0, u64::saturating_add);
     Some((limit.saturating_sub(number(used)?.saturating_sub(cache)), limit))
 }
 
-/// The files of cgroup v2 that have the kernel kill all processes of the container when memory runs out. The kubelet sets them since 1.28.
+/// The files of cgroup v2 that make the kernel kill all processes of the container when memory runs out. The kubelet sets them since 1.28.
 pub fn oom_groups(root: &Path) -> Vec<PathBuf> {
     let (_, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
     let files = groups.into_iter().map(|group| group.join("memory.oom.group"));
     files.filter(|file| regular::text(file).is_ok_and(|text| text.trim() == "1")).collect()
 }
 
-/// `some avg10=0.00 avg60=...`
+/// The 10 s average in a line such as `some avg10=0.00 avg60=...`.
 fn pressure(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
@@ -112,13 +112,13 @@ fn group_limit(version: CgroupVersion, group: &Path) -> Option<u64> {
     }
 }
 
-/// `MemTotal:       32780488 kB`
+/// The number in the line `MemTotal: 32780488 kB`.
 fn parse_total_kib(meminfo: &str) -> Option<u64> {
     let value = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     value.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// In bytes; `max` (v2) and v1's huge number mean no limit.
+/// Parses a limit in bytes; `max` (v2) and v1's huge number mean no limit.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < V1_UNLIMITED)
 }

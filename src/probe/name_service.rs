@@ -4,20 +4,21 @@ use std::time::{Duration, Instant};
 
 use sys::tool::{self, answer::Answer};
 
-/// Timeout of one lookup. A name server that answers does so at once.
+/// Timeout of one lookup. A working name server answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether a name has an address. A name server that does not respond has none.
+/// Whether a name has an address. If the name server does not respond, it has none.
 pub fn resolves(name: &str) -> bool {
     has_addresses(&[name], TIMEOUT)
 }
 
-/// Whether a name server has an address of the name. nss-myhostname has one of this host for itself, which others may not reach.
+/// Whether a name server resolves the name. nss-myhostname is not used, because it resolves this host's name to an address that
+/// other hosts may not reach.
 pub fn is_in_dns(name: &str) -> bool {
     has_addresses(&["--service=dns", name], TIMEOUT)
 }
 
-/// The names without an address, as far as lookups within `limit` show; the rest is not looked up.
+/// The names without an address. Names that cannot be looked up within `limit` are left out.
 pub fn unresolvable<'a>(names: impl IntoIterator<Item = &'a str>, limit: Duration) -> Vec<&'a str> {
     let deadline = Instant::now() + limit;
     let left = || deadline.saturating_duration_since(Instant::now()).min(TIMEOUT);

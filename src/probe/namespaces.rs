@@ -9,10 +9,10 @@ use nix::sched::{CloneFlags, unshare};
 use super::capabilities::{SYS_ADMIN, has};
 use sys::sandbox::Sandbox;
 
-/// Tries it in a child if the capability exists, because a security profile can still refuse.
+/// If the capability exists, tries to create the namespaces in a child, because a security profile can still refuse them.
 pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
     let is_possible = has(root, SYS_ADMIN).unwrap_or(false);
-    // With another root the capability would be another machine's.
+    // With another root directory, the capability would be that of another machine.
     is_possible
         && root == Path::new("/")
         && Sandbox::start(|| attempt().is_ok()).finish(Instant::now() + deadline).unwrap_or(false)

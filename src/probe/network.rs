@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::regular;
 
-/// With an IPv6 address of global scope and no IPv4 address but those of loopback, getaddrinfo(3) with AI_ADDRCONFIG, which Slurm
-/// uses, finds no IPv4 address either, not even 127.0.0.1.
+/// With an IPv6 address of global scope and no IPv4 address except loopback, getaddrinfo(3) with AI_ADDRCONFIG, which Slurm uses,
+/// finds no IPv4 address either, not even 127.0.0.1.
 pub fn has_only_ipv6(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     has_global_ipv6(&text("proc/net/if_inet6")) && !has_ipv4(&text("proc/net/fib_trie"))

@@ -1,4 +1,4 @@
-//! The engine's name of a container with its ID as the host name.
+//! The engine's name of a container whose host name is only its ID.
 //!
 //! Replicas of one compose service (`docker compose up --scale compute=5`) cannot have host names of their own, and the engine
 //! uses their IDs as host names. Its name server resolves a container's address to its name:
@@ -59,7 +59,7 @@ fn has_docker_name_server(resolv_conf: &str) -> bool {
     resolv_conf.lines().any(|line| line.split_whitespace().eq(["nameserver", server.as_str()]))
 }
 
-/// The engine writes a line for each of the container's networks.
+/// The container's addresses in /etc/hosts, where the engine writes a line for each network.
 fn addresses(hosts: &str, hostname: &str) -> Vec<IpAddr> {
     let address_of_line = |line: &str| {
         let mut words = line.split('#').next()?.split_whitespace();
@@ -69,8 +69,8 @@ fn addresses(hosts: &str, hostname: &str) -> Vec<IpAddr> {
     hosts.lines().filter_map(address_of_line).filter(|address: &IpAddr| !address.is_loopback()).collect()
 }
 
-/// The container's name without its compose project. `lab-compute-3.lab_default` is compute-3, and `gpu7.lab` is gpu7.
-/// A network of the project is also named after it.
+/// The container's name without its compose project. `lab-compute-3.lab_default` becomes compute-3, and `gpu7.lab`
+/// becomes gpu7. A network of the project is also named after it.
 fn service_name(answer: &str) -> Option<String> {
     let (container, network) = answer.trim_end_matches('.').split_once('.')?;
     let prefix_ends = network.match_indices('_').map(|(at, _)| at).rev();
@@ -80,7 +80,7 @@ fn service_name(answer: &str) -> Option<String> {
     Some(service.unwrap_or(container).to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The DNS name of an address; `None` if it has none. `-s dns` skips /etc/hosts, which has only the ID.
+/// The DNS name of an address; `None` if it has none. `-s dns` skips /etc/hosts, which contains only the ID.
 fn reverse_lookup(address: IpAddr) -> Result<Option<String>, &'static str> {
     match tool::ask("getent", &["-s", "dns", "hosts", &address.to_string()], TIMEOUT) {
         Answer::Ended { stdout, .. } => Ok(stdout.split_whitespace().nth(1).map(str::to_owned)),
@@ -102,7 +102,7 @@ mod tests {
             ("a-b-compute-12.a-b_inner_net", Some("compute-12")),
             // Compose 1.
             ("lab_compute_3.lab_default", Some("compute_3")),
-            // The network of another project, or of none.
+            // The network belongs to another project, or to none.
             ("lab-compute-3.other_default", Some("lab-compute-3")),
             ("gpu7.lab", Some("gpu7")),
             ("lab-.lab_default", Some("lab-")),

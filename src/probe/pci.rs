@@ -27,7 +27,7 @@ pub fn locality(root: &Path, address: PciAddress) -> Locality {
     }
 }
 
-/// The first of `nodes` that is a device's own memory, which means it has no CPUs.
+/// The first of `nodes` that is the memory of a device. Such a node has no CPUs.
 pub(super) fn memory_node(root: &Path, nodes: impl IntoIterator<Item = Option<u32>>) -> Option<u32> {
     let has_no_cpus = |node: &u32| {
         let cpus = fs::read_to_string(root.join(format!("sys/devices/system/node/node{node}/cpulist")));

@@ -2,7 +2,7 @@
 //! on one node.
 //!
 //! The seccomp profile of Docker before 23 refuses the system call, and Yama (`kernel.yama.ptrace_scope`) refuses it to processes that
-//! are not ancestors. The detection reads only its own memory: no other process may read one that holds secrets.
+//! are not ancestors. The detection reads only its own memory, because it may contain secrets that no other process may read.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -26,11 +26,11 @@ pub(super) struct Detection {
 }
 
 impl Detection {
-    /// With another root directory the system call would test this machine, so only the setting counts.
+    /// Starts the detection. With another root directory, the system call would test this machine, so only Yama's setting is read.
     pub(super) fn start(root: &Path) -> Self {
         Self {
             is_refused_by_yama: regular::text(&root.join(YAMA)).is_ok_and(|scope| scope.trim() != "0"),
-            // A profile may kill the caller.
+            // In a sandbox, because a seccomp profile may kill the caller.
             seccomp_attempt: (root == Path::new("/")).then(|| Sandbox::start(is_refused_by_seccomp)),
         }
     }

@@ -14,7 +14,7 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
     String::from_utf8(trusted_path::read(path)?).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// A file of one line, as sysfs has them; `None` if it is empty or unreadable.
+/// Reads a file of one line, such as those of sysfs; `None` if it is empty or unreadable.
 pub(super) fn line(path: &Path) -> Option<String> {
     Some(text(path).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
 }

@@ -18,7 +18,7 @@ const VERSION_FILE: &str = "usr/share/slurminit/slurm-version";
 /// dpkg's list of the installed packages.
 const PACKAGES_FILE: &str = "var/lib/dpkg/status";
 
-/// The patches of docker/slurm-patches that a Slurm built from source has, one per line.
+/// The patches of docker/slurm-patches in a Slurm that was built from source, one per line.
 const PATCHES_FILE: &str = "usr/share/slurminit/slurm-patches";
 const LOGIN_PATCH: &str = "25.05-login-environment-without-namespaces.patch";
 
@@ -42,8 +42,8 @@ const PLUGIN_PREFIXES: [&str; 14] = [
 
 /// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without it every srun would fail.
 const PMIX_LIBRARY: &str = "libpmix.so.2";
-/// `cli_filter_lua` loads one of these, and this plugin (24.11, `cli_filter_lua.c`, `slurm_lua.c`). Without them srun, sbatch and salloc
-/// would fail.
+/// `cli_filter_lua` loads one of these libraries, and the plugin below (24.11, `cli_filter_lua.c`, `slurm_lua.c`). Without them srun,
+/// sbatch and salloc would fail.
 const LUA_LIBRARIES: [&str; 4] = ["liblua5.1.so.0", "liblua5.2.so.0", "liblua5.3.so.0", "liblua5.4.so.0"];
 const LUA_PLUGIN: &str = "serializer_json";
 /// PMIx creates a directory for each step here. If it cannot, every srun fails.
@@ -59,7 +59,7 @@ pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
     let printed = printed.unwrap_or_default();
     let (version, patch) = parse_version(&printed).unzip();
     let package = read_text(&root.join(PACKAGES_FILE)).and_then(|packages| package_version(&packages));
-    // The last number of a packaged Slurm says nothing about its fixes.
+    // The last number of a packaged Slurm does not reveal its fixes.
     let patch = patch.flatten().filter(|_| package.is_some() || !printed.contains("slurm-wlm"));
     let patches = read_text(&root.join(PATCHES_FILE)).unwrap_or_default();
     let forks_for_login = patches.lines().any(|patch| patch == LOGIN_PATCH);
@@ -81,7 +81,7 @@ fn parse_version(text: &str) -> Option<(SlurmVersion, Option<u16>)> {
     })
 }
 
-/// The version of the package `slurmd` in dpkg's list, which has a paragraph for each package.
+/// The version of the package `slurmd` in dpkg's list, which contains a paragraph for each package.
 fn package_version(packages: &str) -> Option<String> {
     let slurmd = packages.split("\n\n").find(|paragraph| paragraph.trim_start().starts_with("Package: slurmd\n"))?;
     let field = |name| slurmd.lines().find_map(|line| line.strip_prefix(name));
@@ -89,7 +89,7 @@ fn package_version(packages: &str) -> Option<String> {
     field("Version: ").filter(|_| is_installed).map(str::to_owned)
 }
 
-/// What `slurmd -V` prints.
+/// The output of `slurmd -V`.
 fn query_version(deadline: Duration) -> Option<String> {
     let child = Running::start(Command::new("slurmd").arg("-V"), b"").ok()?;
     Some(String::from_utf8_lossy(&child.finish(deadline, MAX_OUTPUT_LENGTH).ok()?.stdout).into_owned())
@@ -120,7 +120,7 @@ fn plugin_directories(root: &Path) -> Vec<PathBuf> {
     bases.flat_map(|base| ["slurm-wlm", "slurm"].map(|name| base.join(name))).collect()
 }
 
-/// Whether it exists and is not on a read-only mount.
+/// Whether the directory exists and is not on a read-only mount.
 fn is_writable(directory: &Path) -> bool {
     statvfs(directory).is_ok_and(|mount| !mount.flags().contains(FsFlags::ST_RDONLY))
 }

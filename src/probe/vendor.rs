@@ -30,14 +30,14 @@ pub struct Deadlines {
     pub library: Instant,
     /// The deadline of the kernel's files.
     pub files: Instant,
-    /// The time that a vendor's library has for each GPU: the first use of one can take seconds.
+    /// The time limit of a vendor's library for each GPU, whose first use can take seconds.
     pub each_gpu: Duration,
-    /// The deadline of all GPUs of a library that answers for one after the other.
+    /// The deadline for all GPUs together, if the library reports them one by one.
     pub all_gpus: Instant,
 }
 
 impl Deadlines {
-    /// The deadline of the kernel's files that are read after a library has failed, perhaps late.
+    /// The deadline for reading the kernel's files after a library has failed, which may have been late.
     pub fn for_files(&self) -> Instant {
         self.files.max(Instant::now() + self.each_gpu / 6)
     }

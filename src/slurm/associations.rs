@@ -52,12 +52,12 @@ fn apply_with(sacctmgr: Sacctmgr<'_>, config: &Config, cluster: &str) -> Result<
     Ok(())
 }
 
-/// slurmdbd writes names in lower case.
+/// Whether the names are the same. slurmdbd stores names in lower case.
 fn is_same(stored: &str, configured: &str) -> bool {
     stored.eq_ignore_ascii_case(configured)
 }
 
-/// The users for whom `is_selected(account, user)`, as `name=alice,bob` for each account.
+/// The users for whom `is_selected(account, user)` is true, as `name=alice,bob` for each account.
 fn users_by_account(config: &Config, is_selected: impl Fn(&str, &str) -> bool) -> Vec<(&str, String)> {
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for user in &config.users {

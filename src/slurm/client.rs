@@ -1,7 +1,7 @@
 //! The client of Slurm's commands. Each query is a method with a typed result.
 //!
-//! A client limits the time of each command, or of all together. It caches no result; a view with several readers does,
-//! for [`limit::CACHE_LIFETIME`].
+//! A client limits the time of each command, or of all together. It does not cache results; a view with several readers
+//! caches them for [`limit::CACHE_LIFETIME`].
 
 pub mod limit;
 
@@ -91,7 +91,7 @@ impl<'a> Client<'a> {
         self.answer(program, arguments).map(|(stdout, _)| stdout)
     }
 
-    /// Both outputs of a command that succeeds.
+    /// The standard output and standard error of a command that succeeds.
     pub(crate) fn answer<S: AsRef<str>>(
         &self,
         program: &'static str,
@@ -137,7 +137,7 @@ impl<'a> Client<'a> {
         self.update(&format!("jobid={job}"), settings)
     }
 
-    /// `scontrol update` of the entity `what` with these settings.
+    /// `scontrol update` of this entity, such as `jobid=17`, with these settings.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -149,19 +149,20 @@ impl<'a> Client<'a> {
     /// The controller's status, if it responds.
     ///
     /// # Errors
-    /// As [`Self::output`]; the output, if no controller is up.
+    /// As [`Self::output`]. If no controller is up, the error contains the output.
     pub fn ping(&self) -> Result<NodeReport, QueryError> {
         let output = self.output("scontrol", &["ping"])?;
         let report = output.lines().find_map(NodeReport::of_controller);
         report.ok_or(QueryError::Failed { program: "scontrol", output })
     }
 
-    /// The error of a controller that responds and rejects the credentials of this container. `scontrol ping` calls it down.
+    /// The error of a controller that responds and rejects the credentials of this container. `scontrol ping` reports such a
+    /// controller as down.
     pub fn rejection(&self) -> Option<QueryError> {
         self.output("sinfo", &["--noheader"]).err().filter(QueryError::is_authentication)
     }
 
-    /// The controller's reports of a node in any partition, or of several nodes.
+    /// The controller's reports on a node in any partition, or on several nodes.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -171,7 +172,7 @@ impl<'a> Client<'a> {
         Ok(output.lines().filter_map(NodeReport::parse).collect())
     }
 
-    /// The GRES of a node and the controller's report of it; `None` if no partition contains the node.
+    /// The GRES of a node and the controller's report on it; `None` if no partition contains the node.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -183,7 +184,7 @@ impl<'a> Client<'a> {
         Ok(NodeReport::parse(rest).map(|report| (gres.to_owned(), report)))
     }
 
-    /// The controller's record of a node; `None` if there is none, for which scontrol fails (`info_node.c`).
+    /// The controller's record of a node; `None` if there is none, in which case scontrol fails (`info_node.c`).
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -237,8 +238,8 @@ impl<'a> Client<'a> {
 
     /// The jobs of the queue with account, name and requested GPUs, for people.
     ///
-    /// Users choose accounts and names, and a name can contain a newline. So each line begins with a random mark, without which it is
-    /// part of the name before it.
+    /// Users choose accounts and names, and a name can contain a newline. So each line begins with a random mark. A line without the
+    /// mark belongs to the name in the line before it.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -258,7 +259,7 @@ impl<'a> Client<'a> {
         self.output("squeue", &filter.arguments())
     }
 
-    /// The jobs of the queue with columns that only `squeue --Format` has. Each width must exceed the longest value.
+    /// The jobs of the queue with columns that only `squeue --Format` provides. Each width must exceed the longest value.
     ///
     /// # Errors
     /// As [`Self::output`].

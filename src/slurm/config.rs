@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use plan::last_value;
 
-/// The configuration.
+/// slurmctld's running configuration.
 #[derive(Clone, Debug, Default)]
 pub struct RunningConfig(String);
 
 impl RunningConfig {
-    /// From the output of `scontrol show config`.
+    /// Wraps the output of `scontrol show config`.
     pub const fn new(text: String) -> Self {
         Self(text)
     }
@@ -25,7 +25,7 @@ impl RunningConfig {
         last_value(&self.0, key)
     }
 
-    /// A number.
+    /// The value of a key, as a number.
     pub fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
         self.get(key)?.parse().ok()
     }

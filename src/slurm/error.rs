@@ -28,7 +28,7 @@ pub enum QueryError {
 }
 
 impl QueryError {
-    /// Whether slurmctld rejects the credentials of this container, or the other way round.
+    /// Whether slurmctld rejects the credentials of this container, or this container rejects slurmctld's.
     pub fn is_authentication(&self) -> bool {
         matches!(self, Self::Failed { output, .. } if output.contains(AUTHENTICATION_ERROR))
     }

@@ -1,4 +1,4 @@
-//! The jobs of a node and their GPUs, with those that have ended in the last minutes.
+//! The jobs of a node and their GPUs, including jobs that have ended in the last minutes.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::nodes::answer::{allocations, job, number, text};
 use faults::usage::Job;
 use model::inventory::gres;
 
-/// States of a job that has its resources and whose end is not known. squeue shows its time limit as its end.
+/// States of a job that holds resources and has not ended. squeue reports the moment of its time limit as its end.
 const UNENDED: [&str; 5] = ["RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"];
 
 /// Queries slurmctld for the jobs of `node`.
@@ -26,13 +26,13 @@ fn parse(answer: &str, node: &str) -> anyhow::Result<Vec<Job>> {
     Ok(jobs.iter().filter_map(|value| parse_job(value, node)).collect())
 }
 
-/// The AdminComment of the only job of an answer.
+/// The AdminComment of the only job in squeue's JSON.
 pub fn admin_comment(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     Some(text(answer["jobs"].as_array()?.first()?, "admin_comment"))
 }
 
-/// A job that is on the node, or was. A pending job has an expected start at most.
+/// Parses a job that is or was on the node; `None` for a pending job, whose start is only an estimate.
 fn parse_job(value: &Value, node: &str) -> Option<Job> {
     let state = value["job_state"].as_array().into_iter().flatten().find_map(Value::as_str)?.to_owned();
     if state == "PENDING" {

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use model::inventory::gres;
 
-/// The value of a key. OS, Comment and Reason are free text. Only RealMemory and Partitions follow OS, and no key follows
-/// Reason.
+/// The value of a key in a line. OS, Comment and Reason are free text. Only RealMemory and Partitions follow OS, and no
+/// key follows Reason.
 pub fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// A number.
+/// The value of a key in a line, as a number.
 pub fn number<N: std::str::FromStr>(line: &str, key: &str) -> Option<N> {
     value(line, key)?.parse().ok()
 }
 
-/// The keys of the hardware, and those of `slurmd --conf`.
+/// The keys of the hardware in a record, each with its name in the output of `slurmd --conf`.
 const HARDWARE: [(&str, &str); 6] = [
     ("CPUTot", "CPUs"),
     ("Sockets", "Sockets"),
@@ -30,7 +30,7 @@ const HARDWARE: [(&str, &str); 6] = [
 pub struct NodeRecord(String);
 
 impl NodeRecord {
-    /// Parses a line.
+    /// Parses a line of `scontrol --oneliner show node`.
     pub fn parse(line: &str) -> Option<Self> {
         value(line, "NodeName").map(|_| Self(line.trim().to_owned()))
     }
@@ -40,12 +40,12 @@ impl NodeRecord {
         value(&self.0, key)
     }
 
-    /// A number.
+    /// The value of a key, as a number.
     pub fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
         number(&self.0, key)
     }
 
-    /// Whether its state or a state flag is one of these.
+    /// Whether the node's state or a state flag is one of these.
     pub fn has_state(&self, flags: &[&str]) -> bool {
         let state = self.get("State").unwrap_or_default();
         state.split('+').any(|word| flags.contains(&word.trim_end_matches(|c: char| !c.is_ascii_alphabetic())))
@@ -67,7 +67,7 @@ impl NodeRecord {
         state.contains("NOT_RESPONDING") || state.contains('*') || state.starts_with("DOWN")
     }
 
-    /// The reason, with the time and user that slurmctld adds to it; the last key that is read here.
+    /// The reason, with the time and user that slurmctld adds to it. It extends to the end of the line.
     fn reason(&self) -> &str {
         self.0.split_once(" Reason=").map_or("", |(_, reason)| reason)
     }
@@ -107,7 +107,7 @@ impl NodeRecord {
         features(self.get("AvailableFeatures")) == features(value(conf, "Feature"))
     }
 
-    /// The first promised resource that `conf` does not provide, if any.
+    /// The first resource in the record that `conf` does not provide, if any.
     pub fn shortfall(&self, conf: &str) -> Option<String> {
         let shortage = |key: &str, conf_key: &str| {
             let (promised, provided) = (self.number::<u64>(key)?, number::<u64>(conf, conf_key)?);

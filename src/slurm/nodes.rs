@@ -15,7 +15,7 @@ use model::prepared::Prepared;
 
 pub use answer::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
-/// Prefix of the reason of a node that has fewer resources than promised and must not be powered up again.
+/// Prefix of the reason of a node that has fewer resources than configured and must not be powered up again.
 pub fn shortfall_reason_prefix() -> String {
     format!("{OUR_REASON}it has less than [autoscale] promises: ")
 }

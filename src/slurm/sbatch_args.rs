@@ -19,8 +19,8 @@ struct Placement<'a> {
     nodes: &'a [&'a NodeSize],
 }
 
-/// The arguments, in one line. Without a `cluster` nothing is checked against it. `partition` defaults to the
-/// cluster's default partition.
+/// The arguments, in one line. Without a `cluster`, the request is not checked. `partition` defaults to the cluster's
+/// default partition.
 ///
 /// # Errors
 /// No node has the requested resources: one line with the key and the fix.
@@ -40,7 +40,7 @@ pub fn sbatch_line(
             requested.cpus.map(|cpus| cpus.count().unwrap_or(largest))
         }
     };
-    // Without a cluster the number of CPUs in "all" is unknown; Slurm resolves it with --exclusive.
+    // Without a cluster, the number of CPUs in "all" is unknown, so --exclusive requests the whole node.
     let is_whole_node = requested.exclusive || (requested.cpus == Some(Cpus::All) && cpus.is_none());
     let arguments = [
         Some("--nodes=1 --ntasks=1".to_owned()),

@@ -1,6 +1,6 @@
 //! The accounts' fair-share factors, from `sshare`.
 
-/// Only the lines of users have a user.
+/// The column `User` is empty in the lines of accounts.
 pub(crate) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=Account,User,FairShare,LevelFS"];
 
 /// An account's factor. Higher means less use relative to its share.

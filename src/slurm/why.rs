@@ -1,8 +1,8 @@
 //! Why a job waits, in plain words, from one snapshot of slurmctld's queue, nodes and reservations.
 //!
-//! [`Situation::explain`] is pure. What is free comes from the nodes alone, so that a job that the reader may not see (PrivateData), or that
-//! started between two queries, is not counted as free. Its statements about what would let the job start are made only where one node must
-//! have everything; where a job can be spread in several ways, only Slurm decides.
+//! [`Situation::explain`] is pure. It computes the free resources from the nodes alone. So resources do not count as free if their job
+//! started between two queries, or may not be seen by the reader (PrivateData). It suggests what would let the job start only if one node
+//! must provide everything. If a job can be spread in several ways, only Slurm decides.
 
 mod fit;
 mod query;
@@ -28,11 +28,11 @@ pub struct Situation<'a> {
     pub jobs: &'a [QueuedJob],
     /// The nodes.
     pub nodes: &'a [ClusterNode],
-    /// What else explains the jobs.
+    /// Further data about the jobs, and the reservations.
     pub details: &'a Details,
 }
 
-/// What explains jobs, beside the queue and the nodes.
+/// The data that explain jobs, besides the queue and the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// The time, in the local time and format of squeue: `2026-11-28T18:30:00`.
@@ -43,7 +43,7 @@ pub struct Details {
     pub reservations: Vec<Reservation>,
 }
 
-/// The holders whom PrivateData hides.
+/// The text for jobs that PrivateData hides.
 const HIDDEN: &str = "jobs that you may not see";
 
 /// A reservation.
@@ -53,9 +53,9 @@ pub struct Reservation {
     pub name: String,
     /// The first second, in local time.
     pub start: String,
-    /// When the job ends.
+    /// The end, in local time.
     pub end: String,
-    /// The list of its nodes.
+    /// The list of the reserved nodes.
     pub nodes: String,
 }
 
@@ -65,19 +65,19 @@ impl Reservation {
     }
 }
 
-/// Where a pending job stands.
+/// The position of a pending job in the queue, and the nodes for it.
 struct Position<'a> {
-    /// The jobs before it in the queue of its partitions, first the one that Slurm starts next.
+    /// The jobs ahead of this job in the queue of its partitions, beginning with the one that Slurm starts next.
     before: Vec<&'a QueuedJob>,
-    /// The nodes that the job's options allow and on which it can start when enough is free.
+    /// The nodes that the job's options allow and on which it can start once enough resources are free.
     open: Vec<&'a ClusterNode>,
-    /// The others that its options allow.
+    /// The other nodes that the job's options allow, and why the job cannot start there.
     closed: Vec<(&'a ClusterNode, Closed<'a>)>,
-    /// Whether one node must have everything.
+    /// Whether one node must provide everything.
     is_single: bool,
-    /// The node with the fewest shortages, which stands for all if the job can be spread.
+    /// The open node with the fewest shortages; `None` if the job can be spread over several.
     best: Option<&'a ClusterNode>,
-    /// What is missing there.
+    /// What is missing on the best node, or on all open nodes together.
     shortages: Vec<Shortage>,
 }
 
@@ -135,7 +135,7 @@ impl<'s> Situation<'s> {
             }
         }
         let is_single = request.is_single(allowed.len());
-        // A node that has enough once jobs end comes before one that never has.
+        // A node that has enough once jobs have ended comes before one that never has enough.
         let lack = |node: &&ClusterNode| {
             let all = fit::shortages(node, request);
             (all.iter().filter(|one| one.is_permanent()).count(), all.len(), fit::missing_amount(&all))
@@ -165,7 +165,7 @@ impl<'s> Situation<'s> {
         before
     }
 
-    /// Why the job waits although it is not in line.
+    /// The reason why a job waits for something other than resources.
     fn obstacle(&self, job: &QueuedJob, request: &Request) -> String {
         let plain = job.plain_reason();
         match job.reason.as_str() {
@@ -191,7 +191,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// The states of the jobs that it waits for.
+    /// The states of the jobs that this job waits for.
     fn awaited(&self, job: &QueuedJob) -> Option<String> {
         let known = self.jobs.iter().filter(|other| job.awaits(other));
         let state = |other: &QueuedJob| match self.until(other.number) {
@@ -202,7 +202,7 @@ impl<'s> Situation<'s> {
         (!states.is_empty()).then(|| states.join(", "))
     }
 
-    /// The first sentence about a job that is in line.
+    /// The first sentence about a job that waits for resources.
     fn headline(&self, job: &QueuedJob, request: &Request, position: &Position<'_>) -> String {
         let next = position.before.first().map(|first| format!("job {} of {}", first.id, first.user));
         if let Some(lack) = position.shortages.iter().find(|one| one.is_permanent()) {
@@ -229,7 +229,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// `2 of 2 in use by alice (until 18:30)`.
+    /// The use of a missing resource: `2 of 2 in use by alice (until 18:30)`.
     fn in_use(&self, lack: &Shortage, position: &Position<'_>) -> String {
         let used = text::used(lack);
         let nodes = position.best.map_or_else(|| position.open.clone(), |best| vec![best]);
@@ -262,7 +262,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// `until 18:30`, `without a time limit`, or `ending`.
+    /// When a running job ends: `until 18:30`, `without a time limit`, or `ending`.
     fn until(&self, job: u64) -> Option<String> {
         let request = self.details.requests.get(&job)?;
         if self.jobs.iter().any(|other| other.number == job && other.is_completing()) {
@@ -275,7 +275,7 @@ impl<'s> Situation<'s> {
         })
     }
 
-    /// The jobs that hold what is missing.
+    /// The jobs that hold the missing resources.
     fn holders(&self, position: &Position<'_>) -> Option<String> {
         let nodes = position.best.map_or_else(|| position.open.clone(), |best| vec![best]);
         let resources: Vec<&Resource> = position.shortages.iter().map(|lack| &lack.resource).collect();
@@ -312,7 +312,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// Slurm's estimate; useless while a job without a time limit is before it, which Slurm counts as a year.
+    /// Slurm's estimate of the start. It is useless if a job without a time limit, which Slurm counts as a year, is ahead in the queue.
     fn estimate(&self, request: &Request) -> Option<String> {
         const USELESS: u64 = 180 * 86_400;
         let (start, now) = (date_seconds(&request.start)?, date_seconds(&self.details.now)?);
@@ -326,7 +326,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// What a job has that is not pending.
+    /// Describes the state and the resources of a job that is not pending.
     fn held(&self, job: &QueuedJob, request: &Request) -> String {
         let state = job.state.to_lowercase();
         let until = if job.is_completing() { None } else { self.until(job.number) };

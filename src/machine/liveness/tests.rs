@@ -188,7 +188,7 @@ fn late_tick_or_failed_probe_restarts_nothing() {
 
 #[test]
 fn unit_that_never_responded_has_its_ready_timeout() {
-    // slurmctld listens, but reports a node that has not responded since.
+    // slurmctld listens, but no node has responded to it yet.
     let mut sim = up_with(probed(cluster(false)), "unknown*|none");
     sim.send(Event::Node(NodeReport::parse("unknown*|none").unwrap()));
     let begin = sim.now;

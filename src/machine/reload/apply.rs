@@ -23,8 +23,8 @@ const CRASH_WATCH: Duration = Duration::from_secs(5);
 const DEATHS_BEFORE_ROLLBACK: u32 = 2;
 
 impl Reload {
-    /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon
-    /// that slurminit stopped because it was not ready or did not answer counts as dead.
+    /// Handles the end of slurmctld or slurmd. Returns whether the reload, not the cluster, starts the unit again. A
+    /// daemon that slurminit stopped because it was not ready or did not answer counts as dead.
     pub(in super::super) fn unit_exited(
         &mut self,
         id: UnitId,
@@ -55,7 +55,7 @@ impl Reload {
         true
     }
 
-    /// The daemons are ready, and the node can be used.
+    /// Continues a reload once the daemons are ready and the node can be used.
     pub(super) fn applied(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         match &work.rollback {
             Some(rollback) => {
@@ -66,7 +66,7 @@ impl Reload {
         }
     }
 
-    /// Nothing is left to do.
+    /// Ends a successful reload.
     pub(super) fn finish(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         let daemons = [DaemonName::Slurmctld, DaemonName::Slurmd];
         let own = daemons.into_iter().filter(|name| cluster.units.daemon(*name).is_some());
@@ -87,7 +87,7 @@ impl Reload {
         Stage::Watching { until: step.now + CRASH_WATCH, work }
     }
 
-    /// The node could not be used again before the deadline.
+    /// Handles a node that did not become usable again before the deadline.
     pub(super) fn handle_node_timeout(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         let after = cluster.policy.ready_timeout.as_secs();
         let report = cluster.node.report.as_ref();
@@ -105,7 +105,8 @@ impl Reload {
         }
     }
 
-    /// The new files do not work. Without a former state that worked they stay, because the next change may complete them.
+    /// Handles new files that do not work: restores the previous files if the node was usable with them. Otherwise the new
+    /// files stay, because the next change may complete them.
     pub(super) fn undo(&mut self, why: String, work: Work, cluster: &mut Cluster) -> Stage {
         match work.was_usable {
             true => roll_back(None, why, work, cluster),
@@ -126,7 +127,7 @@ pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
     advance_stopping(Work { apply: Apply::Restart, ..work }, cluster)
 }
 
-/// slurmd goes first, because slurmctld must outlive it. Job steps keep running under their slurmstepd.
+/// Stops slurmd first, because slurmctld must outlive it. Job steps keep running under their slurmstepd.
 pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     let slurm = cluster.units.slurm();
     if !cluster.units.stop_in_order(&slurm, RestartIntent::Requested, &mut cluster.step) {

@@ -45,7 +45,7 @@ pub struct LastReload {
     pub at_ms: u64,
     /// The outcome.
     pub outcome: Outcome,
-    /// One line for a person.
+    /// A readable description in one line.
     pub text: String,
 }
 
@@ -159,13 +159,13 @@ impl Reload {
         matches!(self.stage, Stage::Finishing { helper, .. } if helper.child == child)
     }
 
-    /// Whether slurmctld and slurmd are being given new files. They are slow then, and each of these stages has its own
-    /// deadline. Once they start again, liveness checks count as usual.
+    /// Whether new files are being applied to slurmctld and slurmd. The daemons are slow in these stages, each of which
+    /// has its own deadline. Once they start again, liveness checks apply as usual.
     pub(in super::super) fn is_applying(&self) -> bool {
         matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
     }
 
-    /// The container stops, which supersedes a reload.
+    /// Cancels the reload, because the container stops.
     pub(in super::super) fn cancel(&mut self) {
         (self.stage, self.settle, self.next) = (Stage::Idle, None, None);
     }
@@ -191,7 +191,7 @@ impl Stage {
 }
 
 impl Work {
-    /// One line: what changed, what was done about it, and what waits for the next start.
+    /// One line that states what changed, how it was applied, and what waits for the next start.
     pub(super) fn text(&self, without_news: &str, with_news: &str) -> String {
         let mut text = match self.news.as_slice() {
             [] => without_news.to_owned(),

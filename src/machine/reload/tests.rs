@@ -136,7 +136,7 @@ fn only_controller_reconfigures_cluster() {
     }
 }
 
-/// slurmd has perhaps not read its files yet, and has no handler for SIGHUP.
+/// A starting slurmd may not have read its files yet, and does not handle SIGHUP yet.
 #[test]
 fn compute_whose_slurmd_is_starting_restarts_it() {
     let mut setup = cluster(false);

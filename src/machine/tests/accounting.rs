@@ -81,7 +81,7 @@ fn with_accounts() -> Prepared {
     Prepared { has_associations: true, ..Prepared::default() }
 }
 
-/// A database with many users is slow, and the command was promised a cluster.
+/// A database with many users is slow, and must not make a container with a command fail.
 #[test]
 fn accounts_have_their_own_deadline_at_a_start() {
     let mut setup = cluster(true);

@@ -104,7 +104,7 @@ fn service_waits_for_dependency_defined_after_it() {
     assert!(sim.alive.contains(&Child::Unit(API)));
 }
 
-/// A command was promised a cluster; a server waits until an administrator resumes the node, and tests again.
+/// After a failed test job, a container with a command exits. A server waits until an administrator resumes the node, then tests again.
 #[test]
 fn is_ready_once_test_job_has_run() {
     let failed = Exit::Code(exit_code::TEST_JOB_FAILED);
@@ -177,7 +177,7 @@ fn hung_test_job_does_not_block_start() {
     assert!(sim.alive.contains(&Child::Cmd));
 }
 
-/// The former files come back if jobs ran with them. Otherwise the new ones stay, because the next change may complete them.
+/// The previous files are restored if jobs ran with them. Otherwise the new files stay, because the next change may complete them.
 #[test]
 fn reload_after_which_no_job_runs_is_rolled_back() {
     let reload = |sim: &mut Sim, apply| {

@@ -299,7 +299,7 @@ fn only_first_slurmctld_finds_no_state() {
     }
 }
 
-/// Without saved jobs of a previous start, it had no jobs that its successor could launch again.
+/// Such a slurmctld has accepted no jobs, so its successor can only launch jobs that a previous start saved.
 #[test]
 fn slurmctld_that_was_never_ready_leaves_only_saved_jobs() {
     let inherited = |sim: &Sim| sim.machine.units()[SLURMCTLD].inherited_state(sim.machine.prepared());
@@ -372,7 +372,7 @@ fn search_after_death_of_slurmstepd_leaves_new_slurmctld_to_full_accounting() {
     assert!(sim.suspended.is_empty() && sim.alive.contains(&Child::JobsReclaim));
 }
 
-/// What happened meanwhile is not forgotten with the child.
+/// Events during the accounting are not lost when its child is killed.
 #[test]
 fn accounting_that_is_killed_at_its_deadline_is_repeated_for_a_later_slurmctld() {
     let mut sim = with_ready_slurmctld(false);

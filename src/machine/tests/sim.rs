@@ -60,7 +60,7 @@ pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
     }
 }
 
-/// The result of a preparation with or without a Slurm file of the user.
+/// The result of a preparation with or without one of the user's own Slurm files.
 pub(in super::super) fn own_files(has_own_files: bool) -> Prepared {
     Prepared { has_own_files, node_name: "n1".to_owned(), ..Prepared::default() }
 }
@@ -242,7 +242,7 @@ impl Sim {
         self.send(Event::Exited(child, exit));
     }
 
-    /// The kernel needs 1 ms for a process that got SIGKILL.
+    /// Advances the clock. A process that got SIGKILL is reaped after 1 ms.
     pub(in super::super) fn wait(&mut self, time: Duration) {
         if time >= MS {
             self.reap_killed();

@@ -186,7 +186,7 @@ fn readiness_result_during_stop_starts_nothing() {
     assert_eq!(sim.spawned.len(), before);
 }
 
-/// Until then, `slurminit jobs join` compares the controller's record.
+/// A slurmd that joins is not ready until `slurminit jobs join` has compared the controller's record.
 #[test]
 fn slurmd_that_died_while_joining_was_never_ready() {
     let config = Config { role: Role::Compute, ..Config::default() };

@@ -5,7 +5,7 @@
 //! | the unit died while it was serving: any user's request may have killed it | no | after a pause, 4 s at most |
 //! | the unit died otherwise | yes | after a pause that doubles |
 //! | no process, memory or file descriptor was left, which any user can cause | no | after a pause, 4 s at most |
-//! | its port is taken | only if it was never ready, and slurminit may not end the owner: then the setup is wrong | once `slurminit free-port` has ended |
+//! | its port is taken | only if the unit was never ready and slurminit may not end the owner: then the setup is wrong | once `slurminit free-port` has ended |
 //!
 //! [`Unit::record_end`] records the end. The caller then calls exactly one of [`Unit::finish`], [`Unit::wait`] and
 //! [`Unit::handle_death`], which set the unit's next state.
@@ -34,7 +34,7 @@ pub(crate) struct Run {
     /// How long the process ran; zero if slurminit stopped it.
     uptime: Duration,
     was_ready: bool,
-    /// How long a start took that never made the unit ready; zero if it was ready before.
+    /// How long the failed start took; zero if the unit has ever been ready.
     failed_start: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Unit {
         Run { intent, uptime, was_ready: self.is_ready(), failed_start }
     }
 
-    /// The unit does not run again.
+    /// Sets the state of a unit that does not run again.
     pub(crate) fn finish(&mut self) {
         self.state = State::Finished;
     }
@@ -123,7 +123,7 @@ impl Unit {
         DeathOutcome::Restarts
     }
 
-    /// The unit found no process, memory or file descriptor left, or its port taken.
+    /// Backs off because no process, memory or file descriptor was left, or because the unit's port was taken.
     fn back_off_externally(&mut self, exit: Exit, shortage: ExternalCause, policy: &Supervise, step: &mut Step) {
         self.external_failures = self.external_failures.saturating_add(1);
         let pause = self.external_pause(policy);
@@ -158,8 +158,8 @@ impl Unit {
         None
     }
 
-    /// Records a failure, and how long it took: that time does not count in the give-up window, or a unit that fails slowly would be
-    /// tried forever. Returns whether the limit is exceeded, so that the unit is given up.
+    /// Records a failure and its duration. The give-up window excludes this time; otherwise a unit that fails slowly would be
+    /// retried forever. Returns whether the limit is exceeded, so that the unit is given up.
     fn record_failure(&mut self, took: Duration, policy: &Supervise, step: &Step) -> bool {
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
         self.failures.iter_mut().for_each(|at| *at += took);

@@ -22,7 +22,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// The GPU cannot be used.
+    /// The access of a GPU that cannot be used.
     pub fn unusable(obstacle: Obstacle, reason: impl Into<String>) -> Self {
         Self::Unusable { reason: reason.into(), obstacle }
     }
@@ -73,7 +73,7 @@ pub enum Obstacle {
     NotChosen,
     /// The GPU is integrated into the processor, and there are discrete GPUs.
     Integrated,
-    /// Something else.
+    /// Any other reason.
     Other,
 }
 
@@ -104,8 +104,8 @@ impl Obstacle {
         Self::Other,
     ];
 
-    /// Whether the container has the GPU and its driver, although jobs cannot use it now or may not. Otherwise it is as if
-    /// the machine did not have the GPU.
+    /// Whether the GPU and its driver are in the container, although jobs cannot or may not use the GPU now. If not, the
+    /// GPU is treated as if the machine did not have it.
     pub const fn is_present(self) -> bool {
         !matches!(self, Self::NotGiven | Self::Denied | Self::Mode | Self::NoDevice | Self::NoDriver | Self::Refused)
     }
@@ -115,7 +115,7 @@ impl Obstacle {
         matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty | Self::Starting)
     }
 
-    /// Whether CUDA counts the GPU; `None` if unknown: CUDA may fail to open or to initialize it.
+    /// Whether CUDA counts the GPU; `None` if unknown, because CUDA may fail to open or initialize it.
     pub const fn is_counted(self) -> Option<bool> {
         match self {
             Self::NotChosen | Self::Integrated => Some(true),
@@ -124,7 +124,7 @@ impl Obstacle {
         }
     }
 
-    /// Cause and fix.
+    /// The likely cause and the fix, for a GPU of this vendor.
     pub const fn cause_and_fix(self, vendor: Vendor) -> (&'static str, &'static str) {
         let words = &vendor.traits().obstacles;
         match self {

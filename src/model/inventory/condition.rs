@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Obstacle;
 
-/// Values that change while a GPU works. `None` if the driver does not report a value.
+/// Values that change while a GPU works. A value is `None` if the driver does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// The driver's index of the GPU.
@@ -16,7 +16,7 @@ pub struct Condition {
     pub memory_free_mib: Option<u64>,
     /// The compute processes on the GPU.
     pub processes: Option<Vec<GpuProcess>>,
-    /// What limits the clocks.
+    /// The reasons why the clocks are reduced.
     pub slowdowns: Option<Vec<Slowdown>>,
     /// The temperature in degrees Celsius.
     pub temperature: Option<u32>,

@@ -24,7 +24,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding from any kinds of text.
+    /// Creates a finding from its parts.
     pub fn new(
         kind: Kind,
         severity: Severity,
@@ -35,31 +35,31 @@ impl Finding {
         Self { kind, severity, what: what.into(), cause: cause.into(), fix: fix.into() }
     }
 
-    /// Something worth knowing.
+    /// A finding about something worth knowing.
     pub fn info(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Info, what, cause, fix)
     }
 
-    /// The cluster works, but less well than expected.
+    /// A warning that the cluster works, but less well than expected.
     pub fn warning(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Warning, what, cause, fix)
     }
 
-    /// Something does not work.
+    /// An error: something does not work.
     pub fn error(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Error, what, cause, fix)
     }
 }
 
 impl Finding {
-    /// For a log. `kind`: of the event, such as `start-refused`.
+    /// The finding as a log message. `kind` is the event's kind, such as `start-refused`.
     pub fn message(&self, kind: impl Into<Cow<'static, str>>) -> Message {
         let Self { what, cause, fix, .. } = self;
         message!(kind, "{what}; cause: {cause}; fix: {fix}", what, cause, fix)
     }
 }
 
-/// One line, for a log.
+/// Formats the finding as one line for a log.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message("").text)
@@ -109,7 +109,7 @@ pub enum Kind {
     RealMemory,
     Settings,
     SlurmSecurity,
-    // The checks of `slurminit doctor` that every start runs, by their names.
+    // The checks of `slurminit doctor` that every start also runs. Each kind is named after its check.
     CudaLibraries,
     CudaVersion,
     Disk,

@@ -1,6 +1,6 @@
-//! GRES as Slurm writes them.
+//! GRES lists in Slurm's format.
 
-/// An item of a Gres: `gpu:nvidia:2(IDX:0-1)`, `gpu`, `bandwidth:lustre:no_consume:4G`.
+/// An item of a GRES list: `gpu:nvidia:2(IDX:0-1)`, `gpu`, `bandwidth:lustre:no_consume:4G`.
 struct Item<'a> {
     name: &'a str,
     /// The parts after the name, without flags.
@@ -25,7 +25,7 @@ impl<'a> Item<'a> {
         matches!(self.name, "shard" | "mps")
     }
 
-    /// An item without a count is one.
+    /// The item's count; 1 if it is omitted.
     fn count(&self) -> u64 {
         match self.parts.last() {
             Some(count) if count.bytes().all(|byte| byte.is_ascii_digit()) => count.parse().unwrap_or_default(),
@@ -48,19 +48,19 @@ fn items(gres: &str) -> impl Iterator<Item = Item<'_>> {
     gres.split(is_separator).map(Item::parse)
 }
 
-/// The number of GPUs of a Gres: `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100` has 3.
+/// The number of GPUs in a GRES list: 3 for `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100`.
 pub fn gpus(gres: &str) -> u64 {
     items(gres).filter(Item::is_gpu).map(|item| item.count()).fold(0, u64::saturating_add)
 }
 
-/// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
+/// Removes the sockets: `gpu:nvidia:2(S:0-1)` becomes `gpu:nvidia:2`.
 pub fn without_sockets(gres: &str) -> String {
     let mut pieces = gres.split("(S:");
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest))
 }
 
-/// The sum for each name, in the order of their first appearance.
+/// Adds up the counts of each name, in order of first appearance.
 pub fn counted<T: PartialEq>(named: impl IntoIterator<Item = (T, usize)>) -> Vec<(T, usize)> {
     let mut counts: Vec<(T, usize)> = Vec::new();
     for (name, more) in named {
@@ -72,7 +72,7 @@ pub fn counted<T: PartialEq>(named: impl IntoIterator<Item = (T, usize)>) -> Vec
     counts
 }
 
-/// Whether a Gres has a GPU, or a part of one.
+/// Whether a GRES list contains a GPU or a part of one.
 pub fn has_gpu(gres: &str) -> bool {
     items(gres).any(|item| item.is_gpu() || item.is_shared_gpu())
 }
@@ -87,12 +87,13 @@ pub fn indices(gres: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`. Indices are the same as those of whole GPUs.
+/// The indices of the GPUs that are partly in use: 0 for `shard:nvidia:2(2/4,0/4)`, 1 for `mps:50(0/100,50/100)`. They are the same as
+/// those of whole GPUs.
 pub fn shared(gres: &str) -> Vec<usize> {
     shares(gres).into_iter().map(|(index, _)| index).collect()
 }
 
-/// The GPUs of which parts are in use, and the size of the part in ppm: `shard:nvidia:2(2/4,0/4)` is half of GPU 0.
+/// The indices of the GPUs that are partly in use, and the used part in ppm: half of GPU 0 for `shard:nvidia:2(2/4,0/4)`.
 pub fn shares(gres: &str) -> Vec<(usize, u32)> {
     let share = |(index, part): (usize, &str)| {
         let (used, total) = part.split_once('/')?;
@@ -113,7 +114,7 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
 /// The maximum number of GPUs of a node.
 pub const MAX_GPUS: usize = 256;
 
-/// The type of each GPU by its index: `gpu:nvidia:2(S:0),gpu:amd:1` is nvidia, nvidia, amd. One without a type is "gpu".
+/// The type of each GPU by its index: `gpu:nvidia:2(S:0),gpu:amd:1` is nvidia, nvidia, amd. A GPU without a type is listed as "gpu".
 pub fn types<'a>(gres: &'a str) -> Vec<&'a str> {
     let of_item = |item: Item<'a>| {
         let name = item.parts.first().copied().filter(|part| part.parse::<u64>().is_err()).unwrap_or("gpu");

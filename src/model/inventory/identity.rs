@@ -1,4 +1,4 @@
-//! Which GPU is which.
+//! Identifies GPUs across samples, containers and drivers.
 
 use std::fmt;
 
@@ -56,18 +56,18 @@ impl fmt::Display for Identity {
     }
 }
 
-/// `/dev/dri/renderD` of `/dev/dri/renderD128`.
+/// The path without the number at its end: `/dev/dri/renderD` for `/dev/dri/renderD128`.
 pub fn file_kind(file: &str) -> &str {
     file.trim_end_matches(|last: char| last.is_ascii_digit())
 }
 
 impl Identity {
-    /// Whether both are the same GPU, or one is an instance of the other. Any of them may lack details: compared is the first of
-    /// UUID, PCI address, device file and index that both have. This is the only rule; an index alone changes when the driver
-    /// loses a GPU.
+    /// Whether both are the same GPU, or one is an instance of the other. Compares the first of UUID, PCI address, device file
+    /// and index that both have. The index comes last, because it changes when the driver loses a GPU.
     pub fn is_same_gpu(&self, other: &Self) -> bool {
         let files = self.file.as_deref().zip(other.file.as_deref());
-        // Partitions of a GPU share its address. The file of a MIG instance is of another kind.
+        // Partitions of a GPU share its address, but not its device file. A MIG instance is not such a partition: its
+        // file is of another kind.
         let is_other_part = || files.is_some_and(|(own, other)| own != other && file_kind(own) == file_kind(other));
         let same = match (self.uuid.as_ref().zip(other.uuid.as_ref()), self.pci_address.zip(other.pci_address), files) {
             (Some((own, other)), ..) => own == other,

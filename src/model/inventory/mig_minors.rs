@@ -26,7 +26,7 @@ impl MigMinors {
         Self(text.lines().filter_map(entry).collect())
     }
 
-    /// The capability of a GPU instance, or of one of its compute instances.
+    /// The number of the capability file of a GPU instance, or of one of its compute instances.
     pub fn capability(&self, gpu: u32, gpu_instance: u32, compute_instance: Option<u32>) -> Option<u32> {
         self.0.get(&(gpu, gpu_instance, compute_instance)).copied()
     }

@@ -33,26 +33,26 @@ impl Verdict {
     }
 }
 
-/// One observation.
+/// One observation of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Observation {
     /// The verdict.
     pub verdict: Verdict,
     /// The observed fact; untrusted text.
     pub seen: String,
-    /// The cause.
+    /// The likely cause, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// The fix.
+    /// What to run or change, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// Whether cause and fix are those of the check.
+    /// Whether [`Observations::explained`] sets the cause and fix to the usual ones of the check.
     #[serde(skip)]
     pub is_usual: bool,
 }
 
 impl Observation {
-    /// The finding of this kind for the log of a start; `None` without a problem.
+    /// A finding of this kind, for the log of a start; `None` unless the verdict is `Warn` or `Fail`.
     pub fn finding(self, kind: Kind) -> Option<Finding> {
         let severity = match self.verdict {
             Verdict::Fail => Severity::Error,
@@ -91,17 +91,17 @@ impl Observations {
         Self::plain(Verdict::CouldNotLook, why)
     }
 
-    /// No problem, but an improvement is possible, with the usual cause and fix of the check.
+    /// A note about a possible improvement, with the usual cause and fix of the check.
     pub fn usual_hint(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Note, seen)
     }
 
-    /// Works, but degraded, with the usual cause and fix of the check.
+    /// A warning that something works, but degraded, with the usual cause and fix of the check.
     pub fn usual_warning(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Warn, seen)
     }
 
-    /// A requested feature does not work, with the usual cause and fix of the check.
+    /// A failure of a requested feature, with the usual cause and fix of the check.
     pub fn usual_fault(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Fail, seen)
     }
@@ -117,7 +117,7 @@ impl Observations {
         Self(vec![Observation { verdict, seen: seen.into(), cause, fix, is_usual: false }])
     }
 
-    /// No problem, but an improvement is possible.
+    /// A note about a possible improvement.
     pub fn hint(seen: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::with_fix(Verdict::Note, seen, cause, fix)
     }
@@ -159,7 +159,7 @@ impl Observations {
         self
     }
 
-    /// The same observations with another fix of each fault. The fix of a note stays.
+    /// The same observations with `fix` as the fix of each warning and failure. The fixes of notes stay.
     pub fn with_fix_of_faults(mut self, fix: &str) -> Self {
         for observation in &mut self.0 {
             if observation.verdict >= Verdict::Warn {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Readings {
-    /// The share of time in which its memory was accessed, in percent.
+    /// The share of time in which the GPU's memory was accessed, in percent.
     pub memory_utilization: Option<u32>,
     /// The power draw, in mW.
     pub power_mw: Option<u64>,
@@ -28,19 +28,19 @@ pub struct Readings {
     pub highest_clocks: Clocks,
     /// NVML's bits for the causes of reduced clocks (`nvmlClocksEventReason...`).
     pub clock_event_reasons: Option<u64>,
-    /// Memory errors that were corrected, over the GPU's life.
+    /// Memory errors that were corrected, over the GPU's lifetime.
     pub ecc_corrected: Option<u64>,
-    /// Memory errors that were not corrected, over the GPU's life.
+    /// Memory errors that were not corrected, over the GPU's lifetime.
     pub ecc_uncorrected: Option<u64>,
-    /// Whether spare rows replace broken ones.
+    /// Broken rows of the GPU's memory that spare rows replace.
     pub remapped_rows: Option<RemappedRows>,
     /// The driver's recovery action for the GPU (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`); 0 means none.
     pub recovery_action: Option<u32>,
     /// The number of NVLinks that are down.
     pub nvlinks_down: Option<u32>,
-    /// The state of its NVLink fabric: 1 not started, 2 in progress, 3 completed. `None` without one.
+    /// The registration state of the NVLink fabric: 1 not started, 2 in progress, 3 completed. `None` if the GPU is in no fabric.
     pub fabric_state: Option<u32>,
-    /// The share of time in which its tensor cores were busy since the previous sample, in parts per million.
+    /// The share of time in which the tensor cores were busy since the previous sample, in parts per million.
     pub tensor_ppm: Option<u32>,
     /// The PCI Express throughput since the previous sample.
     pub pcie_traffic: PcieTraffic,
@@ -65,13 +65,13 @@ pub struct Clocks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PcieTraffic {
-    /// From the GPU.
+    /// Sent by the GPU.
     pub sent: Option<u64>,
-    /// To the GPU.
+    /// Received by the GPU.
     pub received: Option<u64>,
 }
 
-/// Measurements of a MIG instance. Those of several compute instances in one GPU instance are the GPU instance's.
+/// Measurements of a MIG instance. All compute instances of a GPU instance report the values of the GPU instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceReadings {
@@ -87,18 +87,18 @@ pub struct InstanceReadings {
     pub memory_used: Option<u64>,
     /// Free memory, in bytes.
     pub memory_free: Option<u64>,
-    /// The share of time in which its multiprocessors were busy since the previous sample, in parts per million.
+    /// The share of time in which the multiprocessors were busy since the previous sample, in parts per million.
     pub sm_ppm: Option<u32>,
-    /// The share of time in which its tensor cores were busy, in parts per million.
+    /// The share of time in which the tensor cores were busy, in parts per million.
     pub tensor_ppm: Option<u32>,
 }
 
 /// Rows of a GPU's memory that spare rows replace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
-    /// After errors that could be corrected.
+    /// Rows that were replaced after correctable errors.
     pub correctable: u32,
-    /// After errors that could not.
+    /// Rows that were replaced after uncorrectable errors.
     pub uncorrectable: u32,
     /// Whether more rows are remapped at the next reset.
     pub is_pending: bool,

@@ -1,6 +1,7 @@
 //! The Slurm of this image: its release, its plugins and its behaviors.
 //!
-//! Everything that depends on a release is in two tables here, which docs/reference/versions.md shows. `advisories` has its security holes.
+//! Everything that depends on the release is in two tables of this module, which docs/reference/versions.md shows. `advisories` lists the
+//! known security holes.
 
 pub mod advisories;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The Slurm installed in this image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlurmInstall {
-    /// The version; `None` if neither the image's note nor `slurmd -V` reveals it.
+    /// The version; `None` if neither the image's version file nor `slurmd -V` contains it.
     pub version: Option<SlurmVersion>,
     /// The last number of the version: 5 in 24.11.5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +34,7 @@ impl SlurmInstall {
         self.plugins.iter().any(|plugin| plugin == name)
     }
 
-    /// Whether this Slurm has the behavior. For an unknown release, the table has the safe assumption.
+    /// Whether this Slurm has the behavior. For an unknown release, returns the safe assumption from the table.
     pub fn does(&self, behavior: Behavior) -> bool {
         let row = behavior.row();
         self.version.map_or(row.if_unknown, |version| version >= row.release)
@@ -54,7 +55,8 @@ impl SlurmVersion {
         Self { year, month }
     }
 
-    /// The number of the release in Slurm's messages and state files (`slurm_protocol_common.h`): one each May and November, from 24.05 on.
+    /// The number of the release in Slurm's messages and state files (`slurm_protocol_common.h`). From 24.05 on, there is a release each
+    /// May and November.
     pub fn protocol(self) -> u8 {
         let half_years = self.year.saturating_sub(24) * 2 + u16::from(self.month >= 11);
         u8::try_from(41 + half_years).unwrap_or(u8::MAX)
@@ -155,7 +157,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// The argument of `docker build`; empty for the default.
+    /// The argument of `docker build` that selects this release; empty for the default.
     pub fn argument(self) -> String {
         self.source.map_or_else(String::new, |source| format!("--build-arg SLURM_VERSION={source}"))
     }

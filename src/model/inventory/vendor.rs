@@ -25,7 +25,7 @@ impl Vendor {
     /// All vendors, in the order of gres.conf's lines.
     pub const ALL: [Self; 3] = [Self::Nvidia, Self::Amd, Self::Intel];
 
-    /// The vendor of simulated GPUs, whose variable their jobs get.
+    /// The vendor of simulated GPUs. Jobs that use them get this vendor's variable.
     pub const SIMULATED: Self = Self::Nvidia;
 
     /// Everything that differs between vendors.
@@ -158,7 +158,7 @@ pub struct Traits {
     pub mismatch: MismatchWords,
     /// Messages if a GPU cannot be used.
     pub obstacles: ObstacleWords,
-    /// The fix of a GPU on the host.
+    /// The tools that fix a GPU on the host.
     pub fix: FixTools,
 }
 
@@ -172,9 +172,10 @@ pub struct Slurm {
     /// Whether the plugin and detection use the same model names. Slurm keeps a `Type` only if it is part of the
     /// plugin's name.
     pub plugin_names_models: bool,
-    /// The source that the plugin needs; cause and fix where it does not answer.
+    /// The source that the plugin needs, and the cause and fix if this source does not answer.
     pub plugin_source: Option<(Source, &'static str, &'static str)>,
-    /// Why the plugin fails if two GPUs share a PCI address, and if the runtime numbers them in another order than that of the bus.
+    /// Two reasons why the plugin fails: the first if GPUs share a PCI address, the second if the runtime does not number GPUs in
+    /// bus order.
     pub plugin_order: Option<(&'static str, &'static str)>,
     /// The prefix of the `Feature` for a compute capability.
     pub compute_prefix: &'static str,
@@ -192,8 +193,9 @@ pub struct Runtime {
     pub selects_by_number: bool,
     /// How the runtime identifies GPUs, as a sentence for the script that sets the variable.
     pub selection_rule: &'static str,
-    /// Whether it ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and refuses to open
-    /// them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt ends at the first (topology.c).
+    /// Whether the runtime ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and
+    /// refuses to open them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt stops at the first such
+    /// GPU (topology.c).
     pub ignores_closed_files: bool,
     /// Further variables that must be set for the runtime's numbers to be right.
     pub settings: &'static [(&'static str, &'static str)],
@@ -227,9 +229,9 @@ pub struct MismatchWords {
     pub tool: &'static str,
     /// The likely cause if an image for these GPUs finds none.
     pub no_gpu_cause: &'static str,
-    /// What an image lacks for other GPUs.
+    /// A clause that says which software for these GPUs is missing from the image.
     pub missing_software: &'static str,
-    /// How not to pass the GPUs to a container.
+    /// How to start a container without these GPUs.
     pub withhold: &'static str,
     /// Cause and fix on WSL2; `None` if jobs cannot use these GPUs there.
     pub no_gpu_in_wsl: Option<(&'static str, &'static str)>,
@@ -240,11 +242,11 @@ pub struct MismatchWords {
 pub struct FixTools {
     /// The command that resets the GPU with this PCI address or number.
     pub reset: fn(&str) -> String,
-    /// Other work on a GPU that no job has, as the end of a sentence; may be empty.
+    /// Work other than a reset that needs a GPU without jobs, as the end of a sentence; may be empty.
     pub other_work: &'static str,
     /// The program that shows the processes on a GPU.
     pub processes: &'static str,
-    /// The diagnostics of the hardware.
+    /// The vendor's hardware diagnostics.
     pub diagnostics: &'static str,
     /// Whether the tools refuse a GPU that any process has open.
     pub needs_closed_gpu: bool,
@@ -253,14 +255,14 @@ pub struct FixTools {
 /// Fixes if a GPU cannot be used.
 #[derive(Debug)]
 pub struct ObstacleWords {
-    /// The GPU was not passed to the container.
+    /// The fix if the GPU was not passed to the container.
     pub not_given: &'static str,
     /// Cause and fix if the device rules deny access.
     pub denied: (&'static str, &'static str),
-    /// The driver is not loaded.
+    /// The fix if the driver is not loaded.
     pub no_driver: &'static str,
-    /// The GPU fell off the bus.
+    /// The fix if the GPU fell off the bus.
     pub lost: &'static str,
-    /// The driver hangs.
+    /// The fix if the driver hangs.
     pub hang: &'static str,
 }

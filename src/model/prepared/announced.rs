@@ -1,6 +1,6 @@
 //! GPU details (model and memory) that a node registers with the controller, in addition to its GRES.
 //!
-//! The controller stores it as the node's `Extra`. It is untrusted: root on a node can set any text.
+//! The controller stores these details as the node's `Extra`. They are untrusted: root on a node can set any text.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,13 +32,13 @@ impl From<&OfferedGpu> for Announced {
     }
 }
 
-/// The text. It is JSON, because slurmctld parses it as JSON with `SchedulerParameters=extra_constraints`.
+/// The registered text. It is JSON, because slurmctld parses it as JSON with `SchedulerParameters=extra_constraints`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Extra {
     gpus: Vec<Run>,
 }
 
-/// GPUs of the same kind, one after the other, also their indices and the numbers of their device files.
+/// A run of equal GPUs, whose indices and device file numbers are consecutive.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     n: usize,
@@ -92,12 +92,12 @@ pub fn text(gpus: &[OfferedGpu]) -> String {
     text
 }
 
-/// Escapes non-ASCII characters, because Slurm prints the text unescaped.
+/// Replaces all but printable ASCII characters, because Slurm prints the text unescaped.
 fn printable(c: char) -> char {
     if c.is_ascii_graphic() || c == ' ' { c } else { '?' }
 }
 
-/// The GPUs of a text, in Slurm's order; empty if the text has another format.
+/// Parses a registered text. The GPUs are in Slurm's order; the list is empty if the text has another format.
 pub fn parse(text: &str) -> Vec<Announced> {
     if text.len() > MAX_BYTES {
         return Vec::new();

@@ -24,8 +24,8 @@ pub struct LoginFiles {
 }
 
 impl LoginFiles {
-    /// Each user's environment in the format of `env`, by user name. As in the C library, the first line with a name
-    /// counts.
+    /// Each user's environment in the format of `env`, by user name. If a name occurs twice, the first line applies, as
+    /// in the C library.
     pub fn environments(&self) -> BTreeMap<&str, String> {
         let mut environments = BTreeMap::new();
         let common = self.common();
@@ -83,7 +83,7 @@ impl LoginFiles {
     }
 }
 
-/// Slurm uses the name as a file name. NIS entries in /etc/passwd (`+`, `-name`) are not users.
+/// Whether the user's name can be a file name, as which Slurm uses it. NIS entries in /etc/passwd (`+`, `-name`) are not users.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['.', '+', '-'])

@@ -1,8 +1,8 @@
 //! The ordinary users and groups of the host, from its passwd and group files.
 //!
 //! The files are untrusted text. An entry is either valid and free of conflicts with the image and with `[[user]]` and `[[group]]`, or
-//! left out with a reason, so that none can fail a start. System users and groups are never taken: their names and IDs mean something
-//! else in the image.
+//! left out with a reason, so that none can fail a start. System users and groups are never copied, because their names and IDs mean
+//! something else in the image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use model::value;
 
 /// `nobody` and the two values that mean no ID.
 const NO_IDS: [u32; 3] = [65_534, 65_535, u32::MAX];
-/// The one system group that is the primary group of ordinary users (SUSE and others), with Debian's ID.
+/// The only system group that can be the primary group of ordinary users (SUSE and others), with Debian's ID.
 const USERS_GROUP: (&str, u32) = ("users", 100);
 /// The field with the ID, in both files.
 const ID_FIELD: usize = 2;
@@ -47,7 +47,7 @@ const MAX_REASONS: usize = 1000;
 pub struct HostAccounts {
     /// The users, none of which conflicts with the image or the configuration.
     pub users: Vec<User>,
-    /// The groups, likewise.
+    /// The groups, none of which conflicts with the image or the configuration.
     pub groups: Vec<Group>,
     /// The entries that were left out, at most [`MAX_REASONS`].
     pub rejected: Vec<RejectedEntry>,
@@ -58,7 +58,7 @@ pub struct HostAccounts {
 pub struct RejectedEntry {
     /// `passwd` or `group`.
     pub file: &'static str,
-    /// The line, from 1.
+    /// The line number, counted from 1.
     pub line: usize,
     /// The reason.
     pub why: String,
@@ -76,7 +76,7 @@ fn reject(rejected: &mut Vec<RejectedEntry>, file: &'static str, line: usize, wh
     }
 }
 
-/// The first entries for a message, with the directory of their files.
+/// Lists the first rejected entries for a message. `from` is the directory of their files.
 pub fn list_rejected(rejected: &[RejectedEntry], from: &Path) -> String {
     let shown = rejected.iter().take(MAX_LISTED).map(|entry| format!("{}/{entry}", from.display()));
     let more = rejected.len().saturating_sub(MAX_LISTED);
@@ -84,7 +84,7 @@ pub fn list_rejected(rejected: &[RejectedEntry], from: &Path) -> String {
     shown.chain(more).collect::<Vec<_>>().join("; ")
 }
 
-/// Names and IDs that are taken.
+/// Names and IDs that are already in use.
 #[derive(Debug, Default)]
 struct Taken {
     names: BTreeSet<String>,
@@ -99,7 +99,7 @@ impl Taken {
         self.pairs.insert((name.to_owned(), id));
     }
 
-    /// Whether the pair is free; `None` if exactly this pair exists.
+    /// Checks that name and ID are not in use; `None` if exactly this pair exists. `key` is the ID's name in the error.
     fn check(&self, name: &str, id: u32, key: &str) -> Result<Option<()>, String> {
         if self.pairs.contains(&(name.to_owned(), id)) {
             return Ok(None);
@@ -115,7 +115,8 @@ impl Taken {
 }
 
 impl HostFiles {
-    /// The ordinary users and groups. `image` is the container's own files; `is_program` is whether a path is a program in it.
+    /// The ordinary users and groups. `image` contains the container's own files; `is_program` returns whether a path is a
+    /// program in the container.
     pub fn accounts(&self, config: &Config, image: &AccountFiles, is_program: &dyn Fn(&Path) -> bool) -> HostAccounts {
         let settings = &config.host_users;
         let image = image.without_managed(&[]);
@@ -154,7 +155,7 @@ impl HostFiles {
         let mut taken = Taken::default();
         entries(&image.group).for_each(|(name, gid)| taken.add(name, gid));
         config.groups.iter().for_each(|group| taken.add(group.name.as_str(), group.gid));
-        // Each user's own group is created where no other has its ID.
+        // Each configured user gets a group of their own, unless another group has its ID.
         config.users.iter().for_each(|user| taken.add(user.name.as_str(), user.gid()));
         let mut gids = PrimaryGroups { ids: config.host_users.ids(), refused: taken.ids.clone() };
         gids.refused.extend(NO_IDS);
@@ -238,7 +239,7 @@ fn ordinary<'a>(text: &'a str, count: usize, settings: &HostUsers) -> Result<Opt
     Ok(Some(Fields { name, id: number, fields }))
 }
 
-/// Digits only: `parse` would accept a sign.
+/// Accepts only digits, because `str::parse` would also accept a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -277,7 +278,7 @@ fn user(
     })
 }
 
-/// Whether a home may be created there. Invalid UTF-8 has become U+FFFD.
+/// Whether a home directory may be created at this path, in which invalid UTF-8 has become U+FFFD.
 fn is_home(path: &Path) -> bool {
     let mut names = path.components().skip(1).map(|name| name.as_os_str().to_str().unwrap_or_default());
     let is_system = names.next().is_none_or(|first| SYSTEM_DIRECTORIES.contains(&first));
@@ -285,7 +286,7 @@ fn is_home(path: &Path) -> bool {
     is_text && (!is_system || path.starts_with(VAR_HOME))
 }
 
-/// The host's shell if the image has it. An account that must not log in there must not log in here.
+/// The host's shell if it is installed in the image. An account that must not log in on the host must not log in here either.
 fn shell(text: &str, is_program: &dyn Fn(&Path) -> bool) -> PathBuf {
     let own = value::absolute_path(text).filter(|path| !text.contains('\u{fffd}') && is_program(path));
     let is_no_login = Path::new(text).file_name().is_some_and(|file| NO_LOGIN_SHELLS.iter().any(|name| file == *name));
@@ -303,13 +304,13 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
 }
 
-/// Names and IDs of the image's own files.
+/// Names and IDs in the image's own files.
 fn entries(text: &str) -> impl Iterator<Item = (&str, u32)> {
     text.lines().filter_map(|line| Some((name(line), line.split(':').nth(ID_FIELD)?.parse().ok()?)))
 }
 
 impl AccountFiles {
-    /// The users and groups that an earlier start took from the host, as far as the configuration does not have them.
+    /// The users and groups that an earlier start copied from the host, without those in the configuration.
     pub fn previous_host_accounts(&self, config: &Config) -> HostAccounts {
         let keep = |text: &str, mark: (usize, &str)| -> String {
             text.lines()
@@ -317,7 +318,7 @@ impl AccountFiles {
                 .map(|line| format!("{line}\n"))
                 .collect()
         };
-        // The image's own group may be the primary one.
+        // A user's primary group may be one of the image's own groups.
         let ours = HostFiles {
             passwd: keep(&self.passwd, (4, HOSTS_USER_MARK)),
             group: keep(&self.group, (1, HOSTS_GROUP_MARK)) + "users:x:100:\n",

@@ -118,7 +118,7 @@ proptest! {
         shadow in proptest::option::of("((alice|[a-c]):[*!]:\n){0,3}"),
     ) {
         let files = AccountFiles { passwd, group, shadow };
-        // The generated files contain no ID of the configuration, and of its names only a group alice.
+        // The generated files contain none of the configuration's IDs, and none of its names except a group alice.
         let toml = ACCOUNTS.replace("\"video\"", "").replace("b.ob", "bob");
         let config = config(&toml.replace("alice\"\nuid", "alice\"\ngid = 3000\nuid"));
         let updated = files.with(&config.users, &config.groups);

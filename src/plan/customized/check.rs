@@ -17,7 +17,7 @@ pub(super) struct Context<'a> {
     pub(super) config: &'a Config,
     pub(super) inventory: &'a Inventory,
     pub(super) names: &'a Names,
-    /// What a path names.
+    /// Returns what exists at a path.
     pub(super) state: &'a dyn Fn(&Path) -> FileState,
 }
 
@@ -26,7 +26,7 @@ impl Context<'_> {
         (self.state)(path) != FileState::Missing
     }
 
-    /// Whether slurmd runs here, so that lines about this node count.
+    /// Whether slurmd runs here, so that lines about this node apply.
     pub(super) fn has_node(&self) -> bool {
         !matches!(self.config.role, Role::Controller | Role::Login)
     }
@@ -42,7 +42,7 @@ pub(super) fn check(plan: &Plan, customized: &Customized, context: &Context<'_>)
     let mut check = Check { plan, inventory: context.inventory, findings: Vec::new() };
     let node = customized.own_node.as_ref();
     let planned = plan.node_names();
-    // If the user's slurm.conf does not have this node, its generated name is unknown.
+    // If this node is missing from the user's slurm.conf, its name is unknown.
     let is_generated = customized.get(FileName::SlurmConf).is_none();
     let name = node.map(|node| node.name.as_str()).or(is_generated.then_some(planned.as_str()));
     let is_own = |hosts: &str| own_node::is_for_node(hosts, name, context.names);
@@ -102,13 +102,13 @@ fn node_finding(
     Finding::new(Kind::OwnFiles, severity, format!("{}:{line}: {name} has {what}", path.display()), cause, fix)
 }
 
-/// The keys of a node's sockets, cores and threads, and the number of CPUs that they are together.
+/// The keys of a node's sockets, cores and threads, and the number of CPUs that results from them.
 fn layout(node: &parse::Line) -> Option<(String, u64)> {
     const KEYS: [&[&str]; 4] = [&["Boards"], &["Sockets", "SocketsPerBoard"], &["CoresPerSocket"], &["ThreadsPerCore"]];
     let set =
         |keys: &&[&str]| keys.iter().find_map(|key| Some((format!("{key}={}", node.get(key)?), node.number(key)?)));
     let found: Vec<(String, u64)> = KEYS.iter().filter_map(set).collect();
-    // `Sockets` counts those of all boards.
+    // `Sockets` is the number for all boards together.
     let counts =
         found.iter().filter(|(words, _)| !words.starts_with("Boards") || node.get("SocketsPerBoard").is_some());
     let count = counts.map(|(_, count)| *count).fold(1_u64, u64::saturating_mul);
@@ -171,7 +171,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks GresTypes: slurmctld exits at a Gres that is missing there.
+    /// Checks GresTypes, because slurmctld exits if a Gres is missing from it.
     fn gres_types(&mut self, slurm: &UserFile, nodes: &[parse::Line], value: &Value<'_>) {
         let types = value("GresTypes").unwrap_or_default();
         let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);
@@ -183,7 +183,7 @@ impl Check<'_> {
         }
     }
 
-    /// The line of this node.
+    /// Checks the line of this node.
     fn node(&mut self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line, value: &Value<'_>) {
         let claimed = node.get("Gres").map_or(0, gpus);
         let miscount = match self.gpus(claimed, slurm, gres, node) {
@@ -194,7 +194,7 @@ impl Check<'_> {
         self.hardware(slurm, node, value);
     }
 
-    /// The first SlurmctldHost is the primary controller, others take over from it.
+    /// Checks SlurmctldHost. The first one is the primary controller, and the others are its backups.
     fn host(&mut self, slurm: &UserFile, lines: &[parse::Line], names: &Names) {
         let of = |key: &'static str| lines.iter().filter_map(move |line| line.get(key));
         let hosts = of("SlurmctldHost").chain(of("ControlMachine")).chain(of("BackupController"));
@@ -232,7 +232,7 @@ impl Check<'_> {
             Some(own) => own.count(),
             None => plan.nodes.gres.lines.len(),
         } as u64;
-        // The user's gres.conf decides, whatever hardware there is.
+        // The user's gres.conf determines the GPUs, regardless of the hardware.
         let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node_gres(), |own| own.node_gres());
         if claimed < offered {
             let what = format!("{claimed} GPUs in Gres=, but {offered} are available");
@@ -268,7 +268,7 @@ impl Check<'_> {
             return None;
         }
         let count = |types: &[&str], name: &str| types.iter().filter(|other| **other == name).count();
-        // slurmd ignores those that slurm.conf does not have.
+        // slurmd ignores types that are missing from slurm.conf.
         let name = claimed.iter().find(|name| count(&offered, name) < count(&claimed, name))?;
         let what = format!(
             "{} GPUs of type {name} in Gres=, but {} in {source}",
@@ -280,7 +280,7 @@ impl Check<'_> {
         Some(node_finding(Severity::Error, slurm, node, what, cause, format!("write Gres={fitting}")))
     }
 
-    /// What Slurm compares when the node registers (24.11, `validate_node_specs`), as `slurmd -C` measures it.
+    /// Checks the values that Slurm compares when the node registers (24.11, `validate_node_specs`), as measured by `slurmd -C`.
     fn hardware(&mut self, slurm: &UserFile, node: &parse::Line, value: &Value<'_>) {
         // Slurm matches the word in any case, and also without its last letter.
         let overrides =
@@ -341,7 +341,7 @@ impl Check<'_> {
         }));
     }
 
-    /// Settings that need unusable cgroups but at which slurmd does not exit.
+    /// Checks for settings that need unusable cgroups but do not make slurmd exit.
     fn cgroup(&mut self, slurm: &UserFile, value: &Value<'_>) {
         let Some(obstacle) = cgroups::obstacle(self.inventory) else { return };
         let plan = &self.plan.cgroup;

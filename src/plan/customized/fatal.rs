@@ -10,7 +10,7 @@ use super::check::Context;
 use super::include::MissingInclude;
 use super::{Customized, parse, programs};
 
-/// A setting at which a daemon certainly exits.
+/// A setting that certainly makes a daemon exit or block, or every job fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fatal {
     /// The place in the operator's files.
@@ -43,7 +43,7 @@ const REQUIRED_FILES: [RequiredFile; 9] = [
 /// generated one names the plugin.
 const CLI_FILTER: &str = "cli_filter/lua";
 
-/// The first problem at which a daemon exits.
+/// Finds the first fatal setting.
 pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Option<Fatal> {
     let included = customized.files.iter().find_map(|file| file.missing.as_ref());
     if let Some(missing) = included {
@@ -112,7 +112,7 @@ impl Checks<'_> {
         Fatal { culprit, what, cause, fix }
     }
 
-    /// Checks that the user's slurm.conf has this node, unless the operator configured slurmd's command.
+    /// Checks that the user's slurm.conf contains this node, unless the operator configured slurmd's command.
     fn no_node(&self) -> Option<Fatal> {
         let Context { config, names, .. } = self.context;
         let has_own_command = config.daemons.get(&config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
@@ -225,13 +225,13 @@ impl Checks<'_> {
         Some(self.fatal(key, what, cause, fix))
     }
 
-    /// Checks for plugins that are not installed. Of kinds that the inventory does not list, none is checked.
+    /// Checks for plugins that are not installed. Plugins of a kind that the inventory does not list are not checked.
     fn missing_plugin(&self) -> Option<Fatal> {
         let installed = &self.context.inventory.slurm.plugins;
         JOB_PLUGINS.iter().find_map(|(key, kind)| {
             let file = |name: &str| format!("{kind}_{}", name.rsplit('/').next().unwrap_or(name));
             let is_listed = installed.iter().any(|plugin| plugin.starts_with(&file("")));
-            // Slurm 24.11 has no plugin of this name, and 23.02 has one.
+            // Slurm 23.02 has a plugin named `none`, and 24.11 has not.
             let is_named = |name: &&str| !name.is_empty() && !name.ends_with("none");
             let mut names = self.value(key)?.split(',').map(str::trim).filter(is_named);
             let missing = names.find(|name| is_listed && !installed.contains(&file(name)))?;
@@ -244,17 +244,17 @@ impl Checks<'_> {
         })
     }
 
-    /// Checks for programs without which every job fails.
+    /// Checks for missing programs that every job needs.
     fn missing_program(&self) -> Option<Fatal> {
         programs::missing(&self.lines, self.context).find(|program| program.ends_jobs()).and_then(|program| {
-            // Programs of slurminit are written after this check.
+            // slurminit's own programs are written after this check.
             self.customized.culprit(self.context.config, program.key())?;
             let (what, cause, fix) = program.texts();
             Some(self.fatal(program.key(), what, cause, fix))
         })
     }
 
-    /// slurmctld and slurmd listen in the same container.
+    /// Checks that slurmctld and slurmd in the same container do not use the same port.
     fn equal_ports(&self) -> Option<Fatal> {
         if !self.context.has_node() || !self.context.has_controller() {
             return None;

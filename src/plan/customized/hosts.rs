@@ -1,5 +1,5 @@
 //! The other hosts in the user's slurm.conf whose names slurmctld looks up when it starts. It tries each for 10 s (24.11,
-//! `xgetaddrinfo`), and waits for a database for ever.
+//! `xgetaddrinfo`), and waits for a database forever.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct RemoteHost {
     pub line: usize,
 }
 
-/// The other hosts, each once.
+/// Finds the other hosts and lists each once.
 pub(super) fn find(slurm: &UserFile, names: &Names) -> Vec<RemoteHost> {
     let lines = slurm.lines();
     let has_database = parse::last_value(&slurm.read.text, "AccountingStorageType")

@@ -1,7 +1,8 @@
 //! `Include` lines of the user's files.
 //!
-//! Slurm looks for a relative name beside the installed slurm.conf, where the operator's other files are not. So such a
-//! line is replaced by the text of the file. Comparison, restoration and display then cover everything that Slurm reads.
+//! Slurm looks for a relative name in the directory of the installed slurm.conf, which does not contain the operator's
+//! other files. So slurminit replaces the line with the text of the included file. Comparison, restoration and display
+//! then cover everything that Slurm reads.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use super::parse::last_value;
 /// The maximum include depth; deeper includes count as circular.
 const MAX_DEPTH: u32 = 8;
 
-/// A file with the text of those that it includes.
+/// The text of a file, with the text of the files that it includes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expanded {
     /// The text.
@@ -32,12 +33,12 @@ pub(super) struct MissingInclude {
     pub(super) why: String,
 }
 
-/// Which files are replaced by their text.
+/// Which `Include` lines are replaced by the text of their file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inlined {
-    /// Those with a relative name.
+    /// Lines with a relative file name.
     Relative,
-    /// All files.
+    /// All lines.
     All,
 }
 

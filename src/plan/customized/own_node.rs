@@ -21,7 +21,7 @@ impl Names {
         [self.hostname.as_str(), short].into_iter().chain(self.aliases.iter().map(String::as_str)).chain(["localhost"])
     }
 
-    /// Whether a host name is one of this machine.
+    /// Whether this is one of the machine's host names.
     pub(super) fn has(&self, host: &str) -> bool {
         self.of_host().any(|own| own == host)
     }
@@ -70,7 +70,8 @@ pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
     Some(OwnNode { name, gres, is_configured, line: line.clone() })
 }
 
-/// Whether a line of gres.conf with this NodeName is for the node. If the node's name is unknown, lines with a name of the host are.
+/// Whether a line of gres.conf with this NodeName applies to the node. If the node's name is unknown, a line with any name of the
+/// host does.
 pub(super) fn is_for_node(hosts: &str, node: Option<&str>, names: &Names) -> bool {
     match node {
         Some(node) => hostlist::expand(node).iter().any(|node| hostlist::contains(hosts, node)),

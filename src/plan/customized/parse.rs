@@ -8,7 +8,7 @@ use model::inventory::gres::counted;
 /// StateSaveLocation of a slurm.conf that does not set it (slurm.conf(5)).
 pub const DEFAULT_STATE_DIRECTORY: &str = "/var/spool";
 
-/// One line of a Slurm file: its keys and values in order. Lines are equal if these are, wherever they are.
+/// One line of a Slurm file: its keys and values in order. Lines with the same keys and values are equal, even if their numbers differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     pairs: Vec<(String, String)>,
@@ -24,7 +24,7 @@ impl PartialEq for Line {
 }
 
 impl Line {
-    /// The number in the file, counted from 1; of a continued line the first.
+    /// The line number in the file, counted from 1. A continued line has the number of its first line.
     pub(super) fn number_in_file(&self) -> usize {
         self.number
     }
@@ -99,17 +99,17 @@ pub fn last_value(text: &str, key: &str) -> Option<String> {
     lines.iter().rev().filter_map(|line| line.get(key)).find(|value| !value.is_empty()).map(str::to_owned)
 }
 
-/// slurmctld's directory according to a slurm.conf; `generated` if there is no file. A generated file always sets it, and the user's
-/// may leave it to Slurm.
+/// slurmctld's directory according to a slurm.conf; `generated` if there is no file. A generated file always sets the directory; the
+/// user's file may use Slurm's default.
 pub fn state_directory(slurm_conf: &str, generated: &Path) -> PathBuf {
     let unset = || if slurm_conf.is_empty() { generated } else { Path::new(DEFAULT_STATE_DIRECTORY) };
     last_value(slurm_conf, "StateSaveLocation").map_or_else(|| unset().to_owned(), PathBuf::from)
 }
 
-/// The lines of a gres.conf that concern GPUs.
+/// The lines of a gres.conf that define GPUs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GresLines {
-    /// AutoDetect, on whichever line it is.
+    /// The value of AutoDetect, on any line.
     pub(super) auto_detect: Option<String>,
     /// The type and device files of each GPU line.
     pub(super) gpus: Vec<(Option<String>, Vec<String>)>,

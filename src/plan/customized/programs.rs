@@ -81,7 +81,7 @@ pub(super) fn missing<'a>(
         let values =
             lines.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(row.0)).map(|(_, value)| value.as_str());
         values.filter_map(move |value| {
-            // The others may have arguments.
+            // Some keys allow arguments after the program.
             let value = value.split_whitespace().next().filter(|value| *value != "none")?;
             let path = context.config.paths.slurm.join(value);
             let state = (context.state)(&path);

@@ -2,14 +2,15 @@
 //!
 //! Slurm numbers the lines of gres.conf, across all vendors, and puts these positions into a job's environment.
 //!
-//! CUDA numbers the GPUs whose device files it can open, from 0, whatever their minors are. By default the fastest comes
-//! first; equal models, and with CUDA_DEVICE_ORDER=PCI_BUS_ID all, are in bus order (CUDA C++ Programming Guide, "CUDA
-//! Environment Variables"). It enumerates no whole GPU beside a MIG instance, and an instance has no number (MIG User
-//! Guide, "CUDA Device Enumeration"). A UUID is always right, but programs that expect numbers reject it.
+//! CUDA numbers the GPUs whose device files it can open, from 0, whatever their minors are. By default the fastest GPU
+//! comes first, and equal models are in bus order; with CUDA_DEVICE_ORDER=PCI_BUS_ID, all GPUs are in bus order (CUDA
+//! C++ Programming Guide, "CUDA Environment Variables"). If a MIG instance is visible, CUDA enumerates no whole GPU, and
+//! an instance has no number (MIG User Guide, "CUDA Device Enumeration"). A UUID is always right, but programs that
+//! expect numbers reject it.
 //!
 //! ROCr numbers the GPU nodes of KFD whose render node can be opened, in KFD's order (ROCR-Runtime, topology.c and
-//! amd_filter_device.cpp, the same in ROCm 6.2 and 7). It also accepts UUIDs, but the partitions of a GPU share one,
-//! and at a repeated UUID it ignores the rest of the list. Only the number is always right.
+//! amd_filter_device.cpp, the same in ROCm 6.2 and 7). It also accepts UUIDs, but the partitions of a GPU share one
+//! UUID, and ROCr ignores the rest of a list after a repeated UUID. Only the number is always right.
 //!
 //! Level Zero numbers what it can open in /dev/dri, including integrated GPUs. ZE_AFFINITY_MASK counts cards in bus
 //! order only with two settings from the vendor's table; by default it counts the stacks of a card (compute-runtime,

@@ -37,7 +37,7 @@ impl Offer<'_> {
                 }
             }
         }
-        // Stable: the GPUs of a vendor keep the driver's order.
+        // The sort is stable, so the GPUs of a vendor keep the driver's order.
         all.sort_by_key(|(gpu, instance)| (instance.map(|_| gpu.minor), gpu.vendor));
         let is_own = |gpu: &Gpu, instance: Option<&MigInstance>| {
             std::ptr::eq(gpu, self.gpu) && instance.map(std::ptr::from_ref) == self.instance.map(std::ptr::from_ref)
@@ -80,7 +80,7 @@ fn is_cuda_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_uppercase()) && name.bytes().all(valid)
 }
 
-/// Everything usable, each device file once; NVIDIA first, in the driver's order.
+/// All usable devices, each device file once. NVIDIA comes first, and each vendor's devices are in the driver's order.
 pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec<Offer<'a>> {
     let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
@@ -171,7 +171,8 @@ fn files(
     }
 }
 
-/// On WSL2 all GPUs share one device. slurmd exits only if the same path appears twice (tried with 24.11).
+/// A path of the device that no other line uses. On WSL2 all GPUs share one device, and slurmd exits only if the same
+/// path appears twice (tried with 24.11).
 fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, String> {
     let mut own = DevicePath::try_from(Path::new(device))?;
     while taken.contains(&own) {

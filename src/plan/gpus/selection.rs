@@ -30,7 +30,7 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
     selected
 }
 
-/// Whether jobs get this discrete GPU now, or once it responds. An integrated GPU does not stand in for it meanwhile.
+/// Whether jobs get this discrete GPU now, or once it responds. Meanwhile jobs do not get an integrated GPU instead.
 fn is_discrete_gpu_for_jobs(gpu: &Gpu) -> bool {
     let obstacle = gpu.access.obstacle();
     !gpu.integrated && obstacle.is_none_or(|obstacle| obstacle.is_present() && obstacle != Obstacle::NotChosen)
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use model::inventory::Vendor;
 
-    /// Jobs would start on the processor's GPU while the card starts, or after its failure.
+    /// Otherwise jobs would run on the processor's GPU while the card starts or after it has failed.
     #[test]
     fn integrated_gpu_does_not_stand_in_for_a_discrete_one() {
         let is_offered = |access: Access| {
@@ -101,7 +101,7 @@ mod tests {
         };
         assert!(!is_offered(Access::Usable));
         for obstacle in Obstacle::ALL {
-            // A card that is not in the container, or not for jobs, leaves the integrated GPU alone.
+            // Jobs get the integrated GPU if the card is not in the container or not for jobs.
             let is_alone = !obstacle.is_present() || obstacle == Obstacle::NotChosen;
             assert_eq!(is_offered(Access::unusable(obstacle, "")), is_alone, "{obstacle:?}");
         }

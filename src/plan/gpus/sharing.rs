@@ -9,7 +9,7 @@ use model::inventory::{Finding, Kind};
 use super::{AutoDetect, GresLine};
 use crate::Reasons;
 
-/// The sharing, if possible.
+/// Plans the sharing; `None` if it is not configured, or no device can be shared.
 pub(super) fn plan(
     config: &Config,
     lines: &[GresLine],

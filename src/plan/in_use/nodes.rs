@@ -8,7 +8,7 @@ use crate::Refusal;
 use crate::customized::{last_value, own_node, parse};
 use model::queued_job::QueuedJob;
 
-/// An unused port: slurmctld pings nodes that are down.
+/// An unused port, because slurmctld also pings nodes that are down.
 const NO_PORT: &str = "1";
 
 /// The keys that are set for a kept node.
@@ -23,8 +23,8 @@ pub struct RemovedNode {
     pub is_kept: bool,
     /// The other keys of the node's line.
     pub settings: Vec<(String, String)>,
-    /// Whether this is the container's name, by which slurmctld finds localhost. It is kept together with localhost: as the only node in
-    /// slurm.conf, localhost would also be found by the name of each node that registers.
+    /// Whether this is the container's name, by which slurmctld finds localhost. It is kept together with localhost: if localhost were
+    /// the only node in slurm.conf, slurmctld would find it by the name of any node that registers.
     is_name_of_localhost: bool,
 }
 
@@ -37,7 +37,8 @@ pub fn removed_nodes(former: &str, now: &str) -> Vec<RemovedNode> {
     // slurmctld exits if a node has the name of another node's host.
     let gone = named.filter(|(name, _)| !new.resolves(name) && !new.by_host.contains_key(name));
     let mut gone: Vec<_> = gone.map(|(name, pairs)| RemovedNode::of(name, &pairs)).collect();
-    // slurmctld exits at a line after that of localhost, because it finds localhost, as long as that is the only node, by every name.
+    // The line of localhost must be the last: while localhost is the only node, slurmctld finds it by every name, and would exit at
+    // the next line.
     gone.sort_by_key(|node| node.name == LOCALHOST);
     gone
 }
@@ -46,7 +47,7 @@ impl RemovedNode {
     fn of(name: String, pairs: &[(String, String)]) -> Self {
         let is_own = |key: &str| KEPT_NODE_KEYS.iter().any(|own| own.eq_ignore_ascii_case(key));
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        // slurmd finds its own node by the host name.
+        // A fictitious host name, because slurmd finds its own node by the host name.
         let host = format!("gone-{name}");
         let settings = [pair("NodeHostname", &host), pair("NodeAddr", "127.0.0.1"), pair("Port", NO_PORT)]
             .into_iter()
@@ -59,7 +60,7 @@ impl RemovedNode {
         Self { name, is_kept: has("Port", NO_PORT), settings, is_name_of_localhost }
     }
 
-    /// The jobs that use or request the node; `None` without jobs. Jobs of a saved state have no IDs.
+    /// The jobs that use or request the node; `None` if there are none. The list is empty if only the saved state names the node.
     pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
         let is_own = |name: &str| name == self.name || (self.is_name_of_localhost && name == LOCALHOST);
         let Some(jobs) = &used.jobs else {
@@ -78,7 +79,7 @@ fn is_gone(name: &str, old: &Nodes, new: &Nodes) -> bool {
     old.is_requestable(name) && !new.resolves(name)
 }
 
-/// A list of nodes without those that the new slurm.conf no longer has; `None` if it has all.
+/// Removes the nodes that are missing from the new slurm.conf; `None` if none is missing.
 pub(super) fn without_missing(list: &str, former: &str, now: &str) -> Option<String> {
     let (old, new) = (Nodes::parse(former), Nodes::parse(now));
     let names: Vec<String> = names_of(list).collect();
@@ -91,7 +92,7 @@ pub fn has_same_nodes(former: &str, now: &str) -> bool {
     Nodes::parse(former) == Nodes::parse(now)
 }
 
-/// Rejects a change at which slurmctld would end jobs because of their nodes. `now` is a reload's slurm.conf.
+/// Rejects a change that would make slurmctld end jobs because of their nodes. `now` is a reload's slurm.conf.
 ///
 /// # Errors
 /// The jobs and the missing nodes.

@@ -50,7 +50,7 @@ impl Saved {
     }
 }
 
-/// The text after its length.
+/// The text whose length is at this position.
 fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
     let length = u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
     let length = usize::try_from(length).ok().filter(|length| (2..=MAX_TEXT_LENGTH).contains(length))?;

@@ -1,4 +1,4 @@
-//! cgroup.conf.
+//! Renders cgroup.conf.
 
 use std::fmt::Write as _;
 

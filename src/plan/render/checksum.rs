@@ -1,9 +1,9 @@
 //! Slurm's checksum of slurm.conf.
 //!
-//! slurmctld compares that of each node with its own, and reports a node whose slurm.conf differs (24.11 to 26.05,
-//! `_slurm_rpc_node_registration`). A node that plans by its own cgroups differs in ProctrackType and TaskPlugin, which only its slurmd and
-//! slurmstepd load. A comment at the end of its file keeps the checksum that the file has without these, so that slurmctld still reports
-//! every other difference.
+//! slurmctld compares each node's checksum with its own, and reports a node whose slurm.conf differs (24.11 to 26.05,
+//! `_slurm_rpc_node_registration`). A node whose own cgroups decide differs in ProctrackType and TaskPlugin, which only its slurmd and
+//! slurmstepd load. A comment at the end of its file gives the file the checksum that it would have without this difference, so that
+//! slurmctld still reports every other difference.
 
 /// The checksum after `text`, which follows a text with the checksum `before` (`_compute_hash_val` in `parse_config.c`; `char` is signed).
 fn checksum(before: u32, text: &str) -> u32 {
@@ -14,8 +14,8 @@ fn checksum(before: u32, text: &str) -> u32 {
     })
 }
 
-/// The text with a last line that gives it the checksum of `other`. The last two bytes of both must be the same, and the four digits before
-/// them make up for the rest.
+/// Adds a comment line that gives the text the checksum of `other`. The line ends with the last two bytes of `other`, and the number before
+/// them is found by trial.
 pub(super) fn with_checksum_of(text: String, other: &str) -> String {
     const COMMENT: &str = "# This node's cgroups decide ProctrackType and TaskPlugin; checksum of the others' file: ";
     let (target, begin) = (checksum(0, other), checksum(checksum(0, &text), COMMENT));

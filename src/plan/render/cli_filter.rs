@@ -1,10 +1,10 @@
-//! cli_filter.lua.
+//! Renders cli_filter.lua.
 
 use crate::{CliFilter, HEADER};
 
 const SCRIPT: &str = include_str!("cli_filter.lua");
 
-/// Lua skips a first line that begins with #.
+/// The text of the script. Lua skips the first line, because it begins with #.
 pub(super) fn text(filter: CliFilter) -> String {
     let CliFilter { chooses_mpi, without_mail, shares_tmp } = filter;
     format!(

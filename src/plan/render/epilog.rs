@@ -2,8 +2,8 @@
 
 use crate::{Epilog, HEADER};
 
-/// Slurm drains a node whose epilog fails, even if the program was killed or is missing. So the script succeeds unless a hook of the
-/// operator's is to drain.
+/// Slurm drains a node whose epilog fails, even if the program was killed or is missing. So the script always succeeds, unless a
+/// hook with `on_failure = "drain"` fails.
 pub(super) fn text(epilog: &Epilog) -> String {
     let own = match (epilog.takes_gpus, epilog.ends_leftovers) {
         (true, _) => "slurminit epilog --takes-gpus\n",

@@ -1,4 +1,4 @@
-//! gres.conf.
+//! Renders gres.conf.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub(super) fn text(plan: &Plan) -> String {
     text
 }
 
-/// Shared GRES. Slurm gives each record the type and cores of the GPU with the same file.
+/// The lines of shared GRES. Slurm gives each record the type and cores of the GPU with the same file.
 fn shared_lines(gres: &GresPlan, of: &str) -> String {
     let mut text = String::new();
     let Some(sharing) = gres.sharing else { return text };
@@ -49,7 +49,7 @@ fn shared_lines(gres: &GresPlan, of: &str) -> String {
     text
 }
 
-/// GPUs of autoscaled nodes, which slurmctld must know in advance. It only counts the files.
+/// The GPUs of autoscaled nodes, which slurmctld needs in advance. It only counts the files, which need not exist.
 fn cloud_lines(plan: &Plan) -> String {
     let mut text = String::new();
     let Some(autoscale) = plan.autoscale.as_ref().filter(|autoscale| !autoscale.scripts.is_empty()) else {
@@ -64,7 +64,7 @@ fn cloud_lines(plan: &Plan) -> String {
     text
 }
 
-/// Without NodeName if all nodes are identical, as Slurm 24.11 expects.
+/// A line for one device, without a NodeName.
 fn gres_line(line: &GresLine) -> String {
     let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
     let key = if files.len() == 1 { "File" } else { "MultipleFiles" };

@@ -2,7 +2,7 @@
 
 use crate::{HEADER, MailScript};
 
-/// slurmctld runs the script as its own user, without a PATH. Relay and sender have no special characters.
+/// The text of the script. slurmctld runs it as its own user, without a PATH. Relay and sender contain no special characters.
 pub(super) fn text(script: &MailScript) -> String {
     let from = script.from.as_ref().map(|from| format!(" --from={from}")).unwrap_or_default();
     format!(

@@ -2,16 +2,17 @@
 
 use crate::{FileName, HEADER, Images};
 
-/// The name, where the user's text begins, is fixed: the runtime looks for its first occurrence.
+/// The user's text follows `# slurminit`, which must not change, because the runtime looks for its first occurrence.
 ///
 /// slurmstepd puts the step's arguments (`%@`) and the value of `--container` (`%r`) into a command for sh, and quotes an apostrophe
-/// wrongly. So they are in a comment, which sh does not read; the runtime finds them in the text of the command. They must be nowhere
-/// else: slurmstepd runs the other commands of this file as root.
+/// wrongly. So both are in a comment, which sh ignores, and the runtime reads them from the text of the command. They must not be
+/// used anywhere else, because slurmstepd runs the other commands of this file as root.
 ///
 /// slurmstepd creates the directories of `ContainerPath` before the first one with `%t` as root, and gives each to the user by its path
-/// (`_mkpath` of container.c). In a directory of the user's, a link could take its place between the two, and the user would get any
-/// file. As root it also removes `environment` in each task's directory, through links. So only the user's own directory comes before
-/// `%t`, and nothing is removed. The further directories, also those that Slurm 25.05 and newer add, are created as the user.
+/// (`_mkpath` of container.c). If the user owned the parent directory, they could replace the new directory with a link between these
+/// two steps, and would be given any file. As root, slurmstepd also removes `environment` in each task's directory, and follows links
+/// there. So only the user's own directory comes before `%t`, and nothing is removed. The other directories, including those that Slurm
+/// 25.05 and newer add, are created as the user.
 pub(super) fn text(images: &Images) -> String {
     let own = [("slurm", &images.slurm), ("munge", &images.munge)];
     let own = own.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));

@@ -4,7 +4,7 @@ use crate::{HEADER, PowerScript};
 
 use super::quoted;
 
-/// slurmctld runs the script as its own user, without a PATH.
+/// The text of the script. slurmctld runs it as its own user, without a PATH.
 pub(super) fn text(script: &PowerScript) -> String {
     let command: Vec<String> = script.command.iter().map(|word| quoted(word)).collect();
     format!(

@@ -2,9 +2,10 @@
 
 use crate::{HEADER, Prolog};
 
-/// Slurm drains a node whose prolog fails, so the script succeeds unless a hook of the operator's is to drain. Most jobs need nothing of it.
+/// Slurm drains a node whose prolog fails, so the script always succeeds, unless a hook with `on_failure = "drain"` fails. For most jobs the
+/// script does nothing.
 pub(super) fn text(prolog: &Prolog) -> String {
-    // A list of nodes has a comma or a bracket.
+    // A list of several nodes contains a comma or a bracket.
     let (words, needed) = match (prolog.gives_gpus, prolog.names_nodes) {
         (true, true) => ("$SLURM_JOB_GPUS:$SLURM_JOB_NODELIST", "[!:]* | *[,[]*"),
         (true, false) => ("$SLURM_JOB_GPUS", "?*"),

@@ -1,4 +1,4 @@
-//! slurm.conf.
+//! Renders slurm.conf.
 
 use std::fmt::Write as _;
 
@@ -65,7 +65,7 @@ fn push_line(text: &mut String, key: &str, name: &str, settings: &[(String, Stri
     text.push('\n');
 }
 
-/// Autoscaled nodes.
+/// The NodeName line of autoscaled nodes.
 fn cloud_line(nodes: &CloudNodes) -> String {
     let mut line = format!("NodeName={} CPUs={} RealMemory={}", nodes.name, nodes.cpus, nodes.memory_mib);
     if let Some(gpus) = &nodes.gpus {
@@ -114,7 +114,7 @@ fn line(node: &NodePlan) -> String {
     line
 }
 
-/// `6818,6820-6822`.
+/// The ports as a list of numbers and ranges: `6818,6820-6822`.
 fn ranges(ports: impl Iterator<Item = u16>) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for port in ports {
@@ -127,7 +127,7 @@ fn ranges(ports: impl Iterator<Item = u16>) -> String {
     ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
 }
 
-/// Slurm ends an unquoted value at the first space.
+/// Quotes a value if necessary, because Slurm ends an unquoted value at the first space.
 fn quoted(value: &str) -> String {
     if value.is_empty() || value.contains(char::is_whitespace) { format!("\"{value}\"") } else { value.to_owned() }
 }

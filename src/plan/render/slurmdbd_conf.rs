@@ -1,11 +1,11 @@
-//! slurmdbd.conf.
+//! Renders slurmdbd.conf.
 
 use std::fmt::Write as _;
 
 use crate::{HEADER, authentication};
 use config::{Accounting, AccountingMode, Config, DaemonName};
 
-/// `password` is that of an external database's user.
+/// The text of slurmdbd.conf. `password` is the password of an external database's user.
 ///
 /// # Errors
 /// The password contains a character that slurmdbd.conf does not support.

@@ -7,8 +7,8 @@ use model::inventory::Vendor;
 
 use crate::HEADER;
 
-/// A batch script's value is inherited by its steps, which have CPUs of their own: only a value of slurminit is replaced. On nodes with
-/// different numbers of tasks the first one counts.
+/// Steps inherit the value of their batch script but have other CPUs, so a value that slurminit set is replaced, and any other is kept.
+/// If the number of tasks differs between nodes, the first node's number is used.
 const THREADS: &str = r#"# CPUs are a quota here: OpenMP would start a thread for each CPU of the machine.
 if [ "${OMP_NUM_THREADS-unset}" = "${SLURMINIT_OMP_NUM_THREADS-unset}" ]; then
     tasks=
@@ -29,7 +29,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     let vendors: Vec<Vendor> = Vendor::ALL.into_iter().filter(|vendor| has(*vendor)).collect();
     let mut text = format!("#!/bin/sh\n{HEADER}\n");
     for TaskVariable { name, value, is_default } in &prolog.variables {
-        // An empty value is the job's, too. Without PMIx, PMIX_HOSTNAME has no meaning.
+        // An empty value also counts as set by the job. Without PMIx, PMIX_HOSTNAME has no meaning.
         let kept = if *is_default { format!("[ -n \"${{{name}+set}}\" ]") } else { format!("[ -z \"${name}\" ]") };
         let _ = writeln!(text, "{kept} || echo \"export {name}={value}\"");
     }

@@ -26,7 +26,7 @@ impl Core {
     }
 }
 
-/// The sockets of the `counted` CPUs, each a list of cores; empty if sysfs does not have the data.
+/// The sockets of the `counted` CPUs, each a list of cores; empty if sysfs does not contain the data.
 pub(super) fn read(root: &Path, counted: &CpuSet) -> Vec<Vec<CpuSet>> {
     let nodes = numa_nodes(root);
     let mut cores: Vec<Core> = Vec::new();

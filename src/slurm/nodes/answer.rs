@@ -16,7 +16,7 @@ use model::queued_job::OwnedJob;
 /// Maximum length of a text chosen by people or machines, in characters.
 const MAX_TEXT_LENGTH: usize = 400;
 
-/// All nodes.
+/// All nodes of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClusterNodes {
     /// The nodes, sorted by name.
@@ -25,7 +25,7 @@ pub struct ClusterNodes {
     pub most_nodes: Option<u64>,
 }
 
-/// A node.
+/// A node of the cluster, as reported by slurmctld.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClusterNode {
     /// The node's name in Slurm.
@@ -33,7 +33,7 @@ pub struct ClusterNode {
     /// The node's state and reason.
     #[serde(flatten)]
     pub report: NodeReport,
-    /// Whether it is drained or draining, in addition to any other state.
+    /// Whether the node is drained or draining, in addition to any other state.
     pub drained: bool,
     /// The state and all flags in capitals: `IDLE`, `MAINTENANCE`.
     #[serde(skip)]
@@ -52,13 +52,13 @@ pub struct ClusterNode {
     pub gpus: Vec<NodeGpu>,
     /// The jobs that are on the node.
     pub jobs: Vec<OwnedJob>,
-    /// What each job holds of the node.
+    /// The resources of the node that each job holds.
     #[serde(skip)]
     pub shares: Vec<NodeShare>,
-    /// The threads of a core: Slurm allocates whole cores.
+    /// The number of threads per core. Slurm allocates whole cores.
     #[serde(skip)]
     pub threads: u64,
-    /// The features.
+    /// The node's features.
     #[serde(skip)]
     pub features: Vec<String>,
     /// When the node last had a job, in seconds since 1970.
@@ -66,7 +66,7 @@ pub struct ClusterNode {
     pub last_busy: Option<u64>,
 }
 
-/// What a job holds of a node.
+/// The resources of a node that a job holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeShare {
     /// The job ID.
@@ -82,7 +82,7 @@ pub struct NodeShare {
 /// A GPU of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeGpu {
-    /// The driver's index, which a MIG instance shares with its GPU; Slurm's, if the node has not reported the driver's.
+    /// The driver's index, which a MIG instance shares with its GPU; Slurm's index if the node has not reported the driver's.
     pub index: u32,
     /// Slurm's index on the node, from 0.
     pub slurm_index: usize,
@@ -112,12 +112,12 @@ pub enum GpuState {
         #[serde(flatten)]
         job: Option<OwnedJob>,
     },
-    /// Jobs have parts of it (shards, MPS).
+    /// Jobs hold parts of the GPU (shards, MPS).
     Shared {
         /// The jobs, as far as known.
         jobs: Vec<OwnedJob>,
     },
-    /// No job holds it, and the node accepts none.
+    /// No job holds the GPU, and the node accepts no jobs.
     Unavailable,
 }
 
@@ -242,7 +242,7 @@ impl ClusterNodes {
     /// Parses the JSON of the nodes and of the jobs that hold GPUs.
     ///
     /// # Errors
-    /// A text is not JSON, or has no list of nodes or jobs.
+    /// A text is not JSON, or contains no list of nodes or jobs.
     pub fn parse(nodes: &str, jobs: &str) -> anyhow::Result<Self> {
         let list = |text: &str, key: &str| -> anyhow::Result<Vec<Value>> {
             let mut all: Value = serde_json::from_str(text)?;
@@ -280,10 +280,10 @@ impl ClusterNodes {
         }
     }
 
-    /// The node of this name.
+    /// The node with this name.
     ///
     /// # Errors
-    /// No such node; the error lists the existing nodes.
+    /// There is no such node. The error lists the existing nodes.
     pub fn node(&self, name: &str) -> anyhow::Result<&ClusterNode> {
         let known = self.nodes.iter().find(|node| node.name == name);
         known.ok_or_else(|| anyhow::anyhow!("no node named {name}; {}", self.describe_nodes()))
@@ -319,7 +319,7 @@ fn word(value: &Value) -> Option<String> {
     value.as_str().map(|word| printable::short(word, MAX_TEXT_LENGTH))
 }
 
-/// A number, or `{"set": true, "infinite": false, "number": 7}`.
+/// Parses a number, which can also have the form `{"set": true, "infinite": false, "number": 7}`.
 pub(crate) fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value["number"].as_u64())
 }
@@ -351,12 +351,12 @@ pub(crate) fn job(value: &Value) -> Option<OwnedJob> {
     Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
-/// What a job holds of a node.
+/// The resources of a node that a job holds.
 pub(crate) struct Allocation {
     pub(crate) node: String,
     cpus: u64,
     memory_mib: u64,
-    /// Its GRES, with indices.
+    /// The job's GRES on the node, with indices.
     pub(crate) detail: String,
 }
 

@@ -1,6 +1,6 @@
 //! Draining and resuming of nodes by a person.
 //!
-//! The update for a node in its state, and the message about it.
+//! Chooses the update that fits the node's state, and the message about it.
 
 use super::{ClusterNode, ClusterNodes};
 use machine::node_report::NodeReport;
@@ -27,7 +27,7 @@ pub fn reason(text: &str) -> String {
     if as_drain.is_permanently_closed() { text } else { format!("by hand: {text}") }
 }
 
-/// `reason` is the result of [`reason`], or `None` if the person gave none.
+/// Drains a node. `reason` is the result of [`reason`], or `None` if the person gave no reason.
 pub fn drain(node: &ClusterNode, reason: Option<&str>) -> NodeAction {
     let name = &node.name;
     let as_drained = || NodeReport { state: "drained".to_owned(), ..node.report.clone() };

@@ -13,7 +13,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// (`MinJobAge`).
 const MAX_OUTAGE: Duration = Duration::from_secs(240);
 
-/// Job, state, and exit code or signal: columns without text of users. squeue truncates a longer value.
+/// Job, state, and exit code or signal. No column is user-defined text. squeue truncates a longer value.
 const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_code", 16)];
 
 /// Waits for these jobs, each with all tasks of its array; returns a line for each that failed.
@@ -83,7 +83,7 @@ impl PendingJobs {
     }
 }
 
-/// `CODE:SIGNAL`; before 23.02 the wait status in decimal.
+/// Describes `CODE:SIGNAL`, or the decimal wait status of Slurm before 23.02.
 fn exit_description(text: &str) -> String {
     let (code, signal) = match text.split_once(':') {
         Some((code, signal)) => (code.parse().ok(), signal.parse().ok()),

@@ -1,6 +1,6 @@
 //! This container's node and its GPUs, for `status` and `health`.
 //!
-//! Both commands query slurmctld directly, so the result is current and PID 1 does no query.
+//! Both commands query slurmctld directly, so the result is current, and PID 1 makes no query.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -22,7 +22,7 @@ use sys::under;
 /// Timeout for reading the PCI bus.
 const PCI_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The current state.
+/// The current state of the node and its GPUs.
 #[derive(Clone, Debug)]
 pub struct NodeStatus {
     /// slurmctld's report about the node, or why there is none.
@@ -55,7 +55,7 @@ impl OwnNode {
             has_open_partition |= available.trim() == "up";
             let other = NodeReport::parse(rest);
             report = match &report {
-                // With simulated nodes, the first one that accepts jobs.
+                // With simulated nodes, the first node that accepts jobs determines the report.
                 Some(known) if known.verdict() == NodeVerdict::Usable => report,
                 known => other.filter(|other| known.is_none() || other.verdict() == NodeVerdict::Usable).or(report),
             };
@@ -108,12 +108,12 @@ pub enum OwnGpuState {
         /// The job's user, if known.
         user: Option<String>,
     },
-    /// Jobs have parts of it (shards, MPS).
+    /// Jobs hold parts of the GPU (shards, MPS).
     Shared {
         /// The jobs, as far as known.
         jobs: Vec<OwnedJob>,
     },
-    /// No job holds it, and the node accepts none.
+    /// No job holds the GPU, and the node accepts no jobs.
     Unavailable,
     /// The GPU is no longer reachable.
     Lost {
@@ -129,7 +129,7 @@ pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
     let node = if snapshot.ready { node(name, limit::STATUS) } else { Err(why_not_ready(snapshot, limit::STATUS)) };
-    // `slurminit nodes` has the GPUs of each simulated node.
+    // `slurminit nodes` lists the GPUs of each simulated node.
     let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
     let gpus = if is_simulated { &[][..] } else { gpus };
     let states = (node.is_ok() && !name.is_empty()).then(|| gpu_states(name)).flatten();
@@ -156,7 +156,7 @@ fn rejected(error: &QueryError) -> String {
 /// The node and its partitions, by one or two commands of at most `limit` each.
 ///
 /// # Errors
-/// Why there is no report: slurmctld does not respond, or has no such node.
+/// The reason why there is no report: slurmctld does not respond, or has no such node.
 pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
     let client = Client::with_timeout(limit);
     let describe_error = |error| match error {
@@ -178,7 +178,7 @@ pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
     OwnNode::parse(&text).ok_or_else(|| format!("slurmctld has no node {name} in any partition"))
 }
 
-/// For each GPU, why it is unreachable, if so. Opens no device, because that would wake a sleeping GPU.
+/// The reason why each GPU is unreachable; `None` for a reachable GPU. Opens no device, because that would wake a sleeping GPU.
 ///
 /// Reading a device that is being reset blocks, so a separate process reads it.
 pub fn lost_gpus(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {

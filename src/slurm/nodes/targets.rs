@@ -1,7 +1,7 @@
 //! The targets of `slurminit submit`, and the Slurm request for exactly their GPUs.
 //!
-//! Slurm chooses among the GPUs of one type itself. So individual GPUs can be requested only with all others of their types: always,
-//! if each has a type of its own (`type_name = "index"`).
+//! Slurm chooses among the GPUs of one type itself. So individual GPUs can be requested only together with all other GPUs of their
+//! types. If each GPU has its own type (`type_name = "index"`), any selection is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::{ClusterNode, GpuState, NodeGpu};
 use model::inventory::{file_kind, gres};
 
-/// A node, and which of its GPUs: `compute-1::0,2`.
+/// A node and a selection of its GPUs: `compute-1::0,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The node's name.
@@ -22,11 +22,11 @@ pub struct Target {
 /// Selection of a node's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelection {
-    /// `compute-1`
+    /// No GPU: `compute-1`.
     None,
-    /// `compute-1::all`
+    /// All GPUs: `compute-1::all`.
     All,
-    /// `compute-1::0,2-3`: the driver's indices, in ascending order.
+    /// Some GPUs: `compute-1::0,2-3`. These are the driver's indices, in ascending order.
     Indices(Vec<u32>),
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Target {
     }
 }
 
-/// `0,2-3` as 0, 2, 3.
+/// Parses a list of indices: `0,2-3` is 0, 2 and 3.
 fn indices(list: &str) -> Result<Vec<u32>, String> {
     let invalid = || format!("not a list of GPUs: {list:?}; write numbers such as 0,2 or 0-3, or all");
     let mut all = Vec::new();
@@ -160,7 +160,7 @@ fn gres_value(node: &ClusterNode, requested: &[u32]) -> Result<String, Impossibl
     Ok(each.collect::<Vec<_>>().join(","))
 }
 
-/// `GPUs 0,2`
+/// Formats the GPUs: `GPUs 0,2`.
 impl fmt::Display for GpuRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&numbers(self.gpus.iter().copied()))

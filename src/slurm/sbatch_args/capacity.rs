@@ -22,7 +22,7 @@ pub struct NodeSize {
     partitions: Vec<String>,
 }
 
-/// A partition.
+/// A partition and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     pub(super) name: String,
@@ -41,7 +41,7 @@ impl Capacity {
         }
     }
 
-    /// The partition of this name, or the default one.
+    /// The partition with this name, or the default partition.
     pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, String> {
         let is_match = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
         self.partitions.iter().find(is_match).ok_or_else(|| {

@@ -24,7 +24,7 @@ pub struct Resources {
     pub(super) exclusive: bool,
 }
 
-/// The number of CPUs.
+/// The requested number of CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cpus {
     /// All CPUs of a node.

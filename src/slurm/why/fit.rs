@@ -20,7 +20,7 @@ pub(super) enum Resource {
     WholeNode,
 }
 
-/// How much of a resource is there.
+/// The requested, free and total amounts of a resource of which too little is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shortage {
     pub(super) resource: Resource,
@@ -30,7 +30,7 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// Whether there is never enough.
+    /// Whether the request exceeds the total, so that the job would wait forever.
     pub(super) const fn is_permanent(&self) -> bool {
         self.requested > self.total
     }
@@ -39,11 +39,11 @@ impl Shortage {
 /// Why no job without a reservation of its own starts on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Closed<'a> {
-    /// The state of the node.
+    /// The node's state accepts no jobs.
     State,
-    /// A reservation holds it.
+    /// A reservation holds the node.
     Reserved(&'a Reservation),
-    /// A reservation takes it before the job's time limit.
+    /// A reservation of the node begins before the job reaches its time limit.
     Soon(&'a Reservation),
 }
 
@@ -69,7 +69,7 @@ fn meets_options(node: &ClusterNode, job: &QueuedJob, request: &Request) -> bool
     (job.required.is_empty() || is_named(&job.required)) && !is_named(&job.excluded) && has_features
 }
 
-/// Why the job cannot start on this node, whatever is free there.
+/// The reason why the job cannot start on this node, even if enough resources are free; `None` if it can.
 pub(super) fn closed<'a>(node: &ClusterNode, request: &Request, situation: &'a Situation<'_>) -> Option<Closed<'a>> {
     if !node.accepts_jobs() {
         return Some(Closed::State);
@@ -124,14 +124,14 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// GPUs free and existing, of a type or of any.
+/// The number of free GPUs and of all GPUs, of one type or of any.
 pub(super) fn gpus(node: &ClusterNode, gres_type: Option<&str>) -> (u64, u64) {
     Capacity::of(&[node]).gpus(gres_type)
 }
 
 fn missing(there: &Capacity<'_>, request: &Request, threads: u64) -> Vec<Shortage> {
     let shortage = |resource, requested, (free, total)| Shortage { resource, requested, free, total };
-    // A request for any type may come with one for a type: the sum must be there too.
+    // A job may request GPUs of one type and further GPUs of any type, so the sum must be available, too.
     let any = Gpus { gres_type: None, count: request.gpu_count() };
     let kinds = request.gpus.iter().filter(|gpus| gpus.gres_type.is_some()).chain((any.count > 0).then_some(&any));
     let gpus = kinds.map(|gpus| {
@@ -141,7 +141,7 @@ fn missing(there: &Capacity<'_>, request: &Request, threads: u64) -> Vec<Shortag
     let rest =
         [shortage(Resource::Cpus, cpus, there.cpus), shortage(Resource::Memory, request.memory_mib, there.memory)];
     let mut all: Vec<Shortage> = gpus.chain(rest).filter(|one| one.requested > one.free).collect();
-    // The sum says nothing more than the type of which there is too little.
+    // If GPUs of a type are missing, the sum gives no further information.
     if all.iter().any(|one| matches!(one.resource, Resource::Gpus(Some(_)))) {
         all.retain(|one| one.resource != Resource::Gpus(None));
     }
@@ -151,7 +151,7 @@ fn missing(there: &Capacity<'_>, request: &Request, threads: u64) -> Vec<Shortag
     all
 }
 
-/// How much is missing, to compare nodes: GPUs count most.
+/// A measure of what is missing, to compare nodes. GPUs have the highest weight.
 pub(super) fn missing_amount(all: &[Shortage]) -> u64 {
     let weight = |one: &Shortage| match one.resource {
         Resource::Gpus(_) => 1 << 40,

@@ -1,4 +1,4 @@
-//! Queries the snapshot.
+//! Queries slurmctld for the data of a snapshot.
 
 use super::request::{COLUMNS, Request};
 use super::{Details, Reservation, Situation};
@@ -10,7 +10,7 @@ use model::prepared::Prepared;
 use model::queued_job::{HOLDING, PENDING, QueuedJob};
 
 impl Details {
-    /// Queries what explains these jobs.
+    /// Queries the data that explain these jobs.
     ///
     /// # Errors
     /// slurmctld does not respond.
@@ -19,7 +19,7 @@ impl Details {
         let rows = client.job_columns(&Jobs { states: &states, options: &["--all"], ..Jobs::default() }, &COLUMNS)?;
         let mut details = Self { requests: rows.iter().filter_map(Request::parse).collect(), ..Self::default() };
         if jobs.iter().any(|job| job.is_pending() || job.holds_resources()) {
-            // Its first line: `Configuration data as of 2026-11-28T09:13:07`.
+            // The first line of the configuration: `Configuration data as of 2026-11-28T09:13:07`.
             let first = client.config()?.first_line();
             details.now = first.rsplit(' ').next().unwrap_or_default().to_owned();
             let reservations = client.output("scontrol", &["--oneliner", "show", "reservation"])?;
@@ -29,7 +29,7 @@ impl Details {
     }
 }
 
-/// The queue, the nodes and the details, and no more than one error.
+/// The queue, the nodes and the details, from one successful series of queries.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The jobs that have not ended, task by task.
@@ -50,7 +50,7 @@ impl Snapshot {
         Ok(Self { jobs, cluster, details })
     }
 
-    /// What explains a job.
+    /// The data that explain a job.
     pub fn situation(&self) -> Situation<'_> {
         Situation { jobs: &self.jobs, nodes: &self.cluster.nodes, details: &self.details }
     }

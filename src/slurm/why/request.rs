@@ -1,4 +1,4 @@
-//! What a job requests, from columns that only `squeue --Format` has.
+//! What a job requests, from columns that only `squeue --Format` provides.
 
 use model::queued_job::QueuedJob;
 use model::slurm_time::seconds;
@@ -31,10 +31,10 @@ pub struct Gpus {
     pub count: u64,
 }
 
-/// What a job requests; of a job that runs, what it has.
+/// The resources that a job requests, or holds if it is running.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The number of nodes, at least.
+    /// The minimum number of nodes.
     pub nodes: u64,
     /// The number of tasks.
     pub tasks: u64,
@@ -44,11 +44,11 @@ pub struct Request {
     pub memory_mib: u64,
     /// The GPUs on all nodes.
     pub gpus: Vec<Gpus>,
-    /// Whether it requests what is not compared with the nodes: other GRES, shares of GPUs, GPUs for each socket.
+    /// Whether the job requests resources that are not compared with the nodes: other GRES, shares of GPUs, GPUs for each socket.
     pub has_more: bool,
     /// The features: `h200&cc9.0`; empty for any.
     pub features: String,
-    /// Whether it requests whole nodes.
+    /// Whether the job requests whole nodes.
     pub is_exclusive: bool,
     /// The reservation; empty for none.
     pub reservation: String,
@@ -56,9 +56,9 @@ pub struct Request {
     pub priority: u64,
     /// The time limit: `1:00:00`, `UNLIMITED`.
     pub limit: String,
-    /// When it started; for a pending job Slurm's estimate, if there is one.
+    /// When the job started; for a pending job, Slurm's estimate, if there is one.
     pub start: String,
-    /// When its time limit is reached; not a date without a limit.
+    /// When the job reaches its time limit; not a date if there is no limit.
     pub end: String,
 }
 
@@ -84,7 +84,7 @@ impl Request {
         ] = columns;
         let text = |text: &str| if ["(null)", "N/A"].contains(&text) { String::new() } else { text.to_owned() };
         let tres = |name: &str| total.split(',').find_map(|item| item.strip_prefix(name)?.strip_prefix('='));
-        // `1-2` for a range.
+        // The column shows a range as `1-2`.
         let nodes = nodes.split('-').next().and_then(|nodes| nodes.parse().ok()).unwrap_or(1).max(1);
         let tasks = tasks.parse().unwrap_or(1).max(1);
         let mut request = Self {
@@ -108,7 +108,7 @@ impl Request {
         Some((job.parse().ok()?, request))
     }
 
-    /// Adds `gres/gpu:nvidia:2`, or `gres/gpu:nvidia=2`.
+    /// Adds a list of GRES such as `gres/gpu:nvidia:2` or `gres/gpu:nvidia=2`.
     fn add(&mut self, gres: &str, times: u64) {
         for item in gres.split(',').filter(|item| !item.is_empty()) {
             let item = item.trim_start_matches("gres/").trim_start_matches("gres:").replace('=', ":");
@@ -131,7 +131,7 @@ impl Request {
         self.gpus.iter().fold(0, |sum, gpus| sum.saturating_add(gpus.count))
     }
 
-    /// Whether it has a time limit. A job without one that backfill starts gets the limit of a year (24.11).
+    /// Whether the job has a time limit. A job without one that backfill starts gets the limit of a year (24.11).
     pub(super) fn has_limit(&self) -> bool {
         seconds(&self.limit).is_some_and(|seconds| seconds < 365 * 86_400)
     }
@@ -141,7 +141,7 @@ impl Request {
         self.nodes == 1 && (self.tasks == 1 || usable_nodes == 1)
     }
 
-    /// The features of which a node needs all, or one of several lists; `None` for an expression that only Slurm evaluates.
+    /// Lists of features. A node must have all features of at least one list. `None` for an expression that only Slurm evaluates.
     pub(super) fn alternatives(&self) -> Option<Vec<Vec<&str>>> {
         let is_plain = !self.features.contains(['[', ']', '(', ')', '*', '!']);
         is_plain.then(|| self.features.split('|').map(|all| all.split([',', '&']).collect()).collect())
@@ -159,7 +159,7 @@ pub(super) fn needs_nodes(reason: &str) -> bool {
     reason.starts_with("ReqNodeNotAvail") || reason.starts_with("Nodes required for job are")
 }
 
-/// `4G`, `1500M`, `2.50T` in MiB.
+/// A size such as `4G`, `1500M` or `2.50T`, in MiB.
 fn mebibytes(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
     let factor = match unit {

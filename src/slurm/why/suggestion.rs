@@ -9,7 +9,7 @@ use model::printable::count;
 use model::queued_job::QueuedJob;
 use model::slurm_time::date_seconds;
 
-/// A sentence; `None` if there is no certain answer.
+/// The suggestion as a sentence; `None` if there is no certain answer.
 pub(super) fn suggest(
     job: &QueuedJob,
     request: &Request,
@@ -35,13 +35,13 @@ pub(super) fn suggest(
     Some(format!("It would {verb} now {change}"))
 }
 
-/// Slurm starts a job before others if that delays none of them.
+/// Suggests a shorter time limit: Slurm starts a job before others if that delays none of them.
 fn backfill(request: &Request) -> String {
     let limit = if request.has_limit() { "a shorter time limit" } else { "a time limit" };
     format!("It fits now: with {limit} (--time), Slurm may start it before the others")
 }
 
-/// A reservation begins before its time limit.
+/// Suggests a shorter time limit, if a reservation begins before the job would end.
 fn less_time(request: &Request, situation: &Situation<'_>, position: &Position<'_>) -> Option<String> {
     let fits = |node: &ClusterNode| fit::shortages(node, request).is_empty();
     let soon = position.closed.iter().find_map(|(node, why)| match why {
@@ -54,7 +54,7 @@ fn less_time(request: &Request, situation: &Situation<'_>, position: &Position<'
     Some(format!("with --time={minutes} or less"))
 }
 
-/// GPUs of another type are free.
+/// Suggests another type, if enough GPUs of that type are free.
 fn other_type(request: &Request, position: &Position<'_>) -> Option<String> {
     let [Gpus { gres_type: Some(kind), .. }] = request.gpus.as_slice() else { return None };
     for node in &position.open {
@@ -69,14 +69,14 @@ fn other_type(request: &Request, position: &Position<'_>) -> Option<String> {
     None
 }
 
-/// A node has enough, but not for the job alone.
+/// Suggests a job without --exclusive, if a node has enough but is not free of other jobs.
 fn without_exclusive(request: &Request, position: &Position<'_>) -> Option<String> {
     let shared = Request { is_exclusive: false, ..request.clone() };
     let fits = |node: &&&ClusterNode| fit::shortages(node, &shared).is_empty();
     position.open.iter().find(fits).filter(|_| request.is_exclusive).map(|_| "without --exclusive".to_owned())
 }
 
-/// Less of what is missing on the node that is best.
+/// Suggests requesting less of what is missing on the best node.
 fn less(request: &Request, position: &Position<'_>) -> Option<String> {
     let node = position.best?;
     let parts: Option<Vec<String>> = position.shortages.iter().map(|lack| reduction(lack, request, node)).collect();
@@ -91,7 +91,7 @@ fn reduction(lack: &Shortage, request: &Request, node: &ClusterNode) -> Option<S
         // A job that requests GPUs needs one.
         Resource::Gpus(_) => (lack.free > 0).then(|| format!("{} less", amount(&lack.resource, missing))),
         Resource::Cpus => {
-            // Whole cores.
+            // Slurm allocates whole cores.
             let left = lack.free / node.threads * node.threads;
             (left >= request.tasks).then(|| format!("{} less", count(request.cpus - left.min(request.cpus), "CPU")))
         }
@@ -100,12 +100,12 @@ fn reduction(lack: &Shortage, request: &Request, node: &ClusterNode) -> Option<S
     }
 }
 
-/// Whole GiB, if that is a GiB at least.
+/// Rounds down to whole GiB, except below 1 GiB.
 fn gib_below(mib: u64) -> String {
     gib(if mib >= 1024 { mib / 1024 * 1024 } else { mib })
 }
 
-/// A node that its options exclude has enough.
+/// Suggests dropping options, if a node that they exclude has enough.
 fn other_node(job: &QueuedJob, request: &Request, situation: &Situation<'_>) -> Option<String> {
     let fits = |node: &&ClusterNode| {
         fit::closed(node, request, situation).is_none() && fit::shortages(node, request).is_empty()

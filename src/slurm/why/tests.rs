@@ -1,8 +1,8 @@
 //! Constructed situations and their texts, in the snapshot.
 //!
-//! A node is `NAME KEY=VALUE...`: `cpus=8` `memory=16` (GiB) `gpus=nvidia:2` `state=` `reason=` `features=` `partition=` `threads=`.
-//! A job is `ID USER STATE`, for one that runs `on=NODE`, and `cpus=` `memory=` (GiB) `gpus=` `type=` `reason=` `priority=` `limit=` `end=` `start=`
-//! `nodes=` `tasks=` and so on. The nodes' free resources follow from the jobs that run.
+//! A node is `NAME KEY=VALUE...`: `cpus=8` `memory=16` (GiB) `gpus=nvidia:2` `state=` `reason=` `features=` `partition=` `threads=`. A job is `ID
+//! USER STATE`, with `on=NODE` if it runs, and `cpus=` `memory=` (GiB) `gpus=` `type=` `reason=` `priority=` `limit=` `end=` `start=` `nodes=`
+//! `tasks=` and so on. The nodes' free resources follow from the running jobs.
 
 use std::fmt::Write as _;
 
@@ -144,7 +144,7 @@ fn node(line: &str) -> ClusterNode {
     node
 }
 
-/// The name, the situation, and the job that is explained.
+/// Each entry: its name, the situation, and the job to explain.
 const SITUATIONS: &[(&str, &str, &str)] = &[
     (
         "one user has all GPUs",

@@ -11,7 +11,7 @@ use model::queued_job::QueuedJob;
 /// The maximum number of listed jobs, users and nodes.
 pub(super) const MOST: usize = 4;
 
-/// `18:30`, or `2026-11-29 18:30` on another day; `None` if it is no date.
+/// `18:30`, or `2026-11-29 18:30` on another day; `None` if the text is not a date.
 pub(super) fn date(text: &str, now: &str) -> Option<String> {
     let (day, time) = text.split_once('T')?;
     let minute = time.get(..5)?;
@@ -100,7 +100,7 @@ pub(super) fn free(request: &Request, position: &Position<'_>) -> Option<String>
     (!listed.is_empty()).then(|| format!("Free {}{more}", listed.join("; ")))
 }
 
-/// Nodes on which it cannot start now, if there are others.
+/// The nodes on which the job cannot start now; `None` if there are none, or if the headline explains the only node.
 pub(super) fn closed(position: &Position<'_>) -> Option<String> {
     let is_told = position.open.is_empty() && position.closed.len() == 1;
     let names: Vec<&str> = position.closed.iter().map(|(node, _)| node.name.as_str()).take(MOST).collect();
@@ -108,7 +108,7 @@ pub(super) fn closed(position: &Position<'_>) -> Option<String> {
     (!names.is_empty() && !is_told).then(|| format!("It cannot start on {}{more} at present", names.join(", ")))
 }
 
-/// A node on which nothing starts, and why.
+/// A node on which the job cannot start, and the reason.
 pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> String {
     let time = |text: &str| date(text, now).unwrap_or_else(|| text.to_owned());
     match why {
@@ -124,7 +124,7 @@ pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> St
     }
 }
 
-/// No node is allowed at all.
+/// The headline of a job for which no node is allowed.
 pub(super) fn no_node(job: &QueuedJob, request: &Request) -> String {
     match () {
         () if !job.required.is_empty() => {
@@ -135,7 +135,7 @@ pub(super) fn no_node(job: &QueuedJob, request: &Request) -> String {
     }
 }
 
-/// There is never enough.
+/// The headline of a job that requests more than there is in total.
 pub(super) fn never(lack: &Shortage, is_single: bool) -> String {
     let place = if is_single { "no node has more than" } else { "its nodes together have" };
     let total = if lack.total == 0 { "none".to_owned() } else { amount(&lack.resource, lack.total) };

@@ -1,4 +1,4 @@
-//! The known security holes of the supported releases, and what fixes them.
+//! The known security holes of the supported releases, and the versions that fix them.
 //!
 //! The sources are the changes of each release on <https://github.com/SchedMD/slurm/releases>, and the changelog of Debian's package.
 
@@ -7,25 +7,25 @@ use std::cmp::Ordering;
 use super::{RELEASES, SlurmInstall, SlurmVersion};
 use crate::inventory::{Finding, Kind};
 
-/// Holes that were published at one time.
+/// Security holes that were published together.
 #[derive(Clone, Copy, Debug)]
 pub struct Advisory {
-    /// The day.
+    /// The day of publication: `2 September 2026`.
     pub published: &'static str,
-    /// The holes, by their CVE or in words.
+    /// The holes, each as a CVE ID or a description.
     pub holes: &'static [&'static str],
-    /// What fixes them in each affected release.
+    /// The first fixed version of each affected release.
     pub fixes: &'static [Fix],
 }
 
-/// What fixes the holes of an advisory in one release.
+/// The first version of a release that fixes the holes of an advisory.
 #[derive(Clone, Copy, Debug)]
 pub struct Fix {
     /// The release.
     pub release: SlurmVersion,
-    /// The last number of the first version with the fix: 8 for 25.11.8. `None`: SchedMD has published none.
+    /// The last number of the first version with the fix: 8 for 25.11.8. `None` if SchedMD has published no fix.
     pub patch: Option<u16>,
-    /// Debian's first package with the fix, if its version does not show it.
+    /// The version of Debian's first package with the fix, if Slurm's own version number does not reveal the fix.
     pub package: Option<&'static str>,
 }
 
@@ -53,7 +53,7 @@ impl Fix {
     }
 }
 
-/// Oldest first.
+/// The advisories, oldest first.
 pub const ADVISORIES: [Advisory; 2] = [
     Advisory {
         published: "2 September 2026",
@@ -82,7 +82,7 @@ pub const ADVISORIES: [Advisory; 2] = [
 ];
 
 impl SlurmInstall {
-    /// The advisories whose holes this Slurm has, with what fixes them.
+    /// The advisories whose holes this Slurm has, with the fix of each.
     pub fn advisories(&self) -> impl Iterator<Item = (Advisory, Fix)> {
         let installed = self.version.zip(self.patch);
         ADVISORIES.into_iter().filter_map(move |advisory| {
@@ -111,7 +111,7 @@ impl SlurmInstall {
     }
 }
 
-/// Compares versions of Debian's packages (deb-version(7)); without epochs, which Slurm's have not.
+/// Compares versions of Debian's packages (deb-version(7)). Epochs are not supported, because Slurm's packages have none.
 fn compare_packages(left: &str, right: &str) -> Ordering {
     let parts = |version: &'_ str| -> (String, String) {
         let (upstream, revision) = version.rsplit_once('-').unwrap_or((version, "0"));
@@ -121,7 +121,8 @@ fn compare_packages(left: &str, right: &str) -> Ordering {
     compare_parts(&left, &right).then_with(|| compare_parts(&left_revision, &right_revision))
 }
 
-/// Text and numbers in turn. `~` comes before the end, the end before letters, and letters before the rest.
+/// Compares text and numbers alternately. `~` sorts before the end of the text, the end before letters, and letters
+/// before all other characters.
 fn compare_parts(left: &str, right: &str) -> Ordering {
     let rank = |c: Option<char>| match c {
         Some('~') => -1,
@@ -148,7 +149,7 @@ fn compare_parts(left: &str, right: &str) -> Ordering {
     Ordering::Equal
 }
 
-/// The text at the beginning, the number after it, and the rest.
+/// Splits off the text at the beginning and the number after it.
 fn split(version: &str) -> (&str, u64, &str) {
     let (text, rest) = version.split_at(version.find(|c: char| c.is_ascii_digit()).unwrap_or(version.len()));
     let (number, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));

@@ -1,4 +1,4 @@
-//! AMD.
+//! The properties of AMD's GPUs and software.
 
 use super::{Files, FixTools, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
 

@@ -1,4 +1,4 @@
-//! Intel.
+//! The properties of Intel's GPUs and software.
 
 use super::{Files, FixTools, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
 

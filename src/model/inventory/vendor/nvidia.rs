@@ -1,4 +1,4 @@
-//! NVIDIA.
+//! The properties of NVIDIA's GPUs and software.
 
 use super::{FixTools, MismatchWords, ObstacleWords, Runtime, Slurm, Source, Traits};
 

@@ -1,8 +1,8 @@
 //! How much memory an AMD GPU has, and who owns it.
 //!
-//! For an integrated GPU, KFD's memory banks include RAM that it may borrow (kernel 6.10 and newer: up to half of it).
-//! The PCI device's `mem_info_vram_total` is its own memory: what the firmware reserved, or, on an MI300A, the memory
-//! of its NUMA node, which it shares with the processor.
+//! For an integrated GPU, KFD's memory banks include RAM that the GPU may borrow (kernel 6.10 and newer: up to half of
+//! the RAM). The PCI device's `mem_info_vram_total` is the GPU's own memory: what the firmware reserved, or, on an
+//! MI300A, the memory of its NUMA node, which the GPU shares with the processor.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) fn read(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMe
     let own = fs::read_to_string(device.join("mem_info_vram_total")).ok();
     let own = own.and_then(|text| text.trim().parse::<u64>().ok()).filter(|bytes| *bytes > 0).map(|bytes| bytes >> 20);
     let listed = node.memory_mib();
-    // A partition has a share of what the whole device reports.
+    // `own` is the memory of the whole device, of which a partition has a share.
     let mib = match (listed, own) {
         (Some(listed), Some(own)) => Some(listed.min(own)),
         (listed, own) => listed.or(own),
@@ -46,13 +46,13 @@ pub(super) fn read(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMe
     GpuMemory { mib, is_shared, is_borrowing }
 }
 
-/// Whether it is a small GPU integrated into a processor. An MI300A is not: all of its memory is its own.
+/// Whether this is a small GPU integrated into a processor. An MI300A is not, because all of its memory is its own.
 pub(super) fn is_integrated(properties: &GpuProperties, memory: &GpuMemory) -> bool {
     memory.is_borrowing || has_apu_isa(properties)
 }
 
-/// An MI300A has the same instruction set as an MI300X, and with some kernels no cores in its node. Its memory reveals
-/// it.
+/// Whether the GPU is part of an APU. An MI300A has the same instruction set as an MI300X, and with some kernels its
+/// node contains no cores, so it is recognized by its device ID.
 fn is_apu(properties: &GpuProperties) -> bool {
     const MI300A: u64 = 0x74a0;
     properties.has_cpus || properties.device_id == MI300A || has_apu_isa(properties)

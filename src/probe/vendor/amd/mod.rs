@@ -51,7 +51,7 @@ impl VendorProbe for Amd {
 
     fn sample(&self, root: &Path, gpu: &Gpu) -> (Condition, Readings) {
         let nothing = || (Condition { index: gpu.index, ..Condition::default() }, Readings::default());
-        // Reading a value wakes a GPU that sleeps.
+        // Reading a value would wake a GPU that sleeps.
         let address = gpu.pci_address.filter(|address| !pci::is_asleep(root, *address));
         address.map_or_else(nothing, |address| readings::read(root, gpu.index, address))
     }
@@ -81,8 +81,9 @@ pub fn probe(root: &Path) -> ProbeResult {
     ProbeResult { driver: Some(driver), gpus, findings }
 }
 
-/// The GPU's number on the host, as AMD's exporter counts: its position among KFD's GPUs, also those that this container
-/// may not use. A render node's number is no such position: each MI300X has eight render nodes. Without KFD, it is the best guess.
+/// The GPU's number on the host, as AMD's exporter counts: its position among KFD's GPUs, including those that this container may
+/// not use. A render node's number is not this position, because each MI300X has eight render nodes. Without KFD, the render
+/// node's number is the best guess.
 fn host_number(root: &Path, minor: u32) -> Option<usize> {
     let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
     if topology.gpus.is_empty() {
@@ -100,7 +101,7 @@ fn gpu_ids(root: &Path) -> Vec<Option<u32>> {
     topology.gpus.iter().map(id).collect()
 }
 
-/// Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
+/// The driver's version. Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
 fn version(root: &Path) -> Option<String> {
     regular::line(&root.join("sys/module/amdgpu/version"))
 }
@@ -165,7 +166,7 @@ fn access(
     }
 }
 
-/// The chip's serial number as ROCm writes it. Partitions of a GPU share it, so they have none: `None`.
+/// The chip's serial number as ROCm writes it. Partitions of a GPU share it, so the result for a partition is `None`.
 fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
     let id = node.properties.unique_id?;
     let owners = all.iter().filter(|other| other.properties.unique_id == Some(id)).count();
@@ -178,7 +179,7 @@ fn locality(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(
     if locality != Locality::default() {
         return locality;
     }
-    // KFD makes one CPU node per NUMA node with CPUs, in the same order. If the numbers differ, this proves nothing.
+    // KFD makes one CPU node per NUMA node with CPUs, in the same order. If their numbers differ, the positions do not correspond.
     let nearest = || {
         let position = node.nearest_cpu_node(cpu_nodes)?;
         nodes_with_cpus.get(position).filter(|_| cpu_nodes.len() == nodes_with_cpus.len())

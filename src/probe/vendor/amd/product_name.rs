@@ -29,7 +29,7 @@ impl ModelNames {
         Self { ids: String::from_utf8_lossy(&bytes).into_owned() }
     }
 
-    /// The name from the card's firmware, otherwise libdrm's, otherwise ours.
+    /// The name from the card's firmware, otherwise from libdrm's list, otherwise from `ACCELERATORS`.
     pub(super) fn model(&self, root: &Path, gpu: &GpuProperties) -> Option<String> {
         let device = root.join("sys/bus/pci/devices").join(gpu.pci_address.to_string());
         let line = |file: &str| regular::line(&device.join(file));

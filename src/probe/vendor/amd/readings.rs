@@ -14,7 +14,7 @@ pub(super) fn read(root: &Path, index: u32, address: PciAddress) -> (Condition, 
     let percent =
         |name: &str| number(name).and_then(|percent| u32::try_from(percent).ok()).filter(|percent| *percent <= 100);
     let sensor = |name: &str| sensors(&device).find_map(|sensors| value(&sensors.join(name)));
-    // In microwatts.
+    // sysfs has microwatts.
     let power = |name: &str| sensor(name).map(|microwatts| microwatts / 1000).filter(|mw| *mw <= MAX_POWER_MW);
     let memory = number("mem_info_vram_used").zip(number("mem_info_vram_total"));
     let celsius = temperature(&device).and_then(|thousandths| u32::try_from(thousandths / 1000).ok());
@@ -37,8 +37,8 @@ pub(super) fn read(root: &Path, index: u32, address: PciAddress) -> (Condition, 
     (condition, readings)
 }
 
-/// The temperature of the chip's edge; otherwise, as on MI300 which hides that sensor (GC 9.4.3, `hwmon_attributes_visible`), that of its
-/// hottest point. In thousandths of a degree.
+/// The temperature of the chip's edge, in thousandths of a degree. An MI300 hides this sensor (GC 9.4.3, `hwmon_attributes_visible`);
+/// then the temperature of the hottest point.
 fn temperature(device: &Path) -> Option<u64> {
     let labelled_sensor = |label_text: &str| {
         sensors(device).find_map(|sensors| {

@@ -22,7 +22,7 @@ struct SmiEventsArgs {
 /// A new descriptor for events of the GPU with this KFD ID. It stays valid after `kfd` is closed.
 ///
 /// # Errors
-/// The kernel's, or `InvalidData` if its answer cannot be a new descriptor.
+/// The kernel's error, or `InvalidData` if its answer cannot be a new descriptor.
 pub(super) fn open_event_descriptor(kfd: &File, gpu_id: u32) -> io::Result<OwnedFd> {
     let mut args = SmiEventsArgs { gpu_id, descriptor: 0 };
     // SAFETY: the kernel reads and writes 8 bytes, the size in the request's number, which is the size of `args`.
@@ -32,7 +32,7 @@ pub(super) fn open_event_descriptor(kfd: &File, gpu_id: u32) -> io::Result<Owned
     if descriptor <= libc::STDERR_FILENO {
         return Err(ErrorKind::InvalidData.into());
     }
-    // SAFETY: the kernel has just created it for this process, and nothing else owns it.
+    // SAFETY: the kernel has just created the descriptor for this process, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

@@ -1,7 +1,7 @@
 //! Intel GPUs, as the kernel's DRM subsystem lists them in sysfs.
 //!
-//! sysfs shows every render node of the machine, `/dev/dri` those that the container was given. Only the latter are
-//! counted. Intel's runtime also opens only the nodes in `/dev/dri`.
+//! sysfs shows every render node of the machine, and `/dev/dri` contains those that were passed to the container. Only
+//! the nodes in `/dev/dri` are counted. Intel's runtime opens only these nodes, too.
 
 use std::fs;
 use std::path::Path;
@@ -102,8 +102,8 @@ struct Node {
 }
 
 impl Node {
-    /// Memory of its own marks a discrete card. i915 reports no memory; then the location decides. An integrated GPU is
-    /// on the root bus, at 0000:00:02.0 (igt-gpu-tools, igt_device_scan.c), a discrete card behind a bridge.
+    /// A GPU with its own memory is a discrete card. i915 reports no memory; then the location decides. An integrated
+    /// GPU is on the root bus, at 0000:00:02.0 (igt-gpu-tools, igt_device_scan.c), a discrete card behind a bridge.
     fn is_integrated(&self) -> bool {
         let is_behind_bridge = self.address.is_some_and(|address| !address.is_on_root_bus());
         self.memory_mib.is_none() && self.model.is_none() && !is_behind_bridge

@@ -1,4 +1,5 @@
-//! Waits for the process that queries NVML: a driver without persistence mode initialises each GPU at its first use, for seconds.
+//! Waits for the process that queries NVML. Without persistence mode, the driver initialises each GPU at its first use, which
+//! takes seconds.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines)
     }
 }
 
-/// The condition of the GPUs, which comes last.
+/// The condition of the GPUs, which is the last answer.
 pub(super) fn conditions(steps: &mut Sandbox<Step>, deadline: Instant) -> Option<Vec<Condition>> {
     match steps.next(deadline) {
         Ok(Step::Conditions(Ok(conditions))) => Some(conditions),

@@ -22,7 +22,7 @@ const MAX_CELSIUS: u32 = 150;
 /// Reads the condition of every accessible GPU. It forks, so the process must be single-threaded.
 ///
 /// # Errors
-/// The error text.
+/// NVML fails, or does not answer by the deadline.
 pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Result<Vec<Condition>, String> {
     let probe = Sandbox::start(|| probe(root, library));
     let answer = probe.finish(deadline).map_err(NvmlProbeError::from);

@@ -1,4 +1,4 @@
-//! The names of NVIDIA's GPUs in the map of jobs to GPUs: dcgm-exporter's, which are DCGM's numbers, in the order of the bus.
+//! The names of NVIDIA's GPUs in the map of jobs to GPUs. dcgm-exporter uses DCGM's numbers, which are in bus order.
 
 use std::fs;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use super::proc;
 use model::inventory::{MIG_MINORS, MigMinors};
 
-/// The device file of a MIG instance is that of its capability.
+/// The beginning of a MIG instance's device file, which is its capability file.
 const CAPABILITY: &str = "/dev/nvidia-caps/nvidia-cap";
 
-/// `3`, or `3.9` for GPU instance 9 of that GPU.
+/// The name of a device in the map: `3`, or `3.9` for GPU instance 9 of this GPU.
 pub(super) fn name(root: &Path, device: &str) -> Option<String> {
     let number = |text: &str| text.parse::<u32>().ok();
     if let Some(capability) = device.strip_prefix(CAPABILITY) {
@@ -20,8 +20,8 @@ pub(super) fn name(root: &Path, device: &str) -> Option<String> {
     device.strip_prefix("/dev/nvidia").and_then(number).map(|minor| host_number(root, minor).to_string())
 }
 
-/// The GPU's number on the host. A minor is given in the order in which the driver found the GPUs, which can differ from the order of
-/// the bus. If the container's /proc does not list all GPUs, the order is unknown, and the minor is the better guess.
+/// The GPU's number on the host. Minors follow the order in which the driver found the GPUs, which can differ from the bus order. If
+/// the container's /proc does not list all GPUs, the order is unknown, and the minor is the better guess.
 fn host_number(root: &Path, minor: u32) -> u32 {
     let all = proc::minors(root);
     let is_complete = (0..).zip(&all).all(|(number, _): (u32, _)| all.iter().any(|(_, minor)| *minor == Some(number)));

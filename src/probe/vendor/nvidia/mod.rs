@@ -123,7 +123,8 @@ impl Detection {
     }
 }
 
-/// Adds its condition to each GPU. If the driver crashes on these questions, the list of GPUs was already received.
+/// Adds the condition of each GPU. The conditions are queried last: if the driver crashes meanwhile, the list of GPUs
+/// has already been received.
 fn attach_conditions(gpus: &mut [Gpu], conditions: Vec<Condition>) {
     for condition in conditions {
         let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) else { continue };
@@ -253,7 +254,7 @@ fn shown(file: Option<&Path>) -> String {
     file.map(|file| file.display().to_string()).unwrap_or_default()
 }
 
-/// The driver reports GPUs, but the container has no device file.
+/// A finding if the driver reports GPUs, but the container has access to none.
 fn no_device_files(gpus: &[Gpu]) -> Option<Finding> {
     let is_given = |gpu: &Gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven);
     (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| {

@@ -1,6 +1,6 @@
 //! NVIDIA's management library, called through nvml-wrapper. Runs inside the sandbox.
 //!
-//! Every answer is checked for plausibility, and a call that fails costs only its own fact.
+//! Every answer is checked for plausibility, and a failed call loses only its own value.
 
 mod answers;
 mod fabric;
@@ -50,14 +50,14 @@ const MAX_TEXT_LENGTH: usize = 95;
 /// Device minors have 20 bits.
 pub(super) const MAX_MINOR: u32 = (1 << 20) - 1;
 
-/// NVML's answers.
+/// The driver and GPUs, as reported by NVML.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detected {
     /// The driver and CUDA version.
     pub driver: Driver,
     /// The GPUs in NVML's order.
     pub gpus: Vec<Gpu>,
-    /// The minors of the `/dev/nvidiaN` that open but that NVML does not list.
+    /// The minors of the `/dev/nvidiaN` that can be opened but that NVML does not list.
     pub unknown_to_nvml: Vec<u32>,
 }
 
@@ -73,7 +73,7 @@ pub enum NvmlFailure {
     VersionMismatch,
     #[error("the kernel's NVIDIA driver is not loaded")]
     DriverNotLoaded,
-    // In containers the device cgroup was nearly always rewritten.
+    // In containers, the cause is nearly always that the device cgroup was rewritten.
     #[error("{call} failed with NVML's \"Unknown Error\"")]
     UnknownError { call: String },
     #[error("{call} was refused: {error}")]
@@ -101,7 +101,7 @@ impl NvmlFailure {
     }
 }
 
-/// An answer of the process that queries NVML, in this order.
+/// An answer of the process that queries NVML. The answers come in the order of these variants.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// NVML has this many GPUs.
@@ -123,8 +123,8 @@ pub(super) fn probe(
     left_out: &[LeftOutGpu],
     send: &mut dyn FnMut(&Step) -> io::Result<()>,
 ) -> io::Result<()> {
-    // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
-    // anyway.
+    // NVML is never shut down: that can block in the driver for a long time or forever, and this process is about to
+    // exit anyway.
     let loaded = load(root, library).and_then(|nvml| {
         let nvml = ManuallyDrop::new(nvml);
         count(&nvml).map(|count| (nvml, count))
@@ -162,7 +162,7 @@ pub(super) fn probe(
             gpu.access = access;
         }
     }
-    // A file of no listed GPU most likely belongs to a GPU that NVML counts but for which it returns no handle.
+    // A device file without a listed GPU most likely belongs to a GPU that NVML counts but for which it returns no handle.
     let all_known = devices.iter().all(|(device, _)| !matches!(device, Some(Err(_))));
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
     send(&Step::Done(Box::new(Detected { driver: driver(&nvml), gpus, unknown_to_nvml })))
@@ -224,7 +224,7 @@ fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
     gpu.pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
 }
 
-/// A GPU with a fault: only its name is queried.
+/// Marks a GPU with a fault as unusable. Of such a GPU, at most the identity is queried.
 fn exclude(root: &Path, excluded: &LeftOutGpu, gpu: &mut Gpu) {
     gpu.minor = excluded.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
     gpu.minor = gpu.minor.or_else(|| proc::minor_of(root, gpu.pci_address?));

@@ -6,7 +6,7 @@ use super::proc;
 use faults::sample::Identity;
 use model::inventory::{PciAddress, Vendor};
 
-/// The GPUs of /proc by their number in NVML; empty where /proc does not list as many as NVML counts.
+/// The GPUs of /proc by their number in NVML; empty if /proc does not list as many GPUs as NVML counts.
 #[derive(Debug)]
 pub(super) struct BusOrder(Vec<(PciAddress, Option<u32>)>);
 

@@ -1,6 +1,6 @@
 //! NVIDIA GPUs without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Runs inside the sandbox.
 //!
-//! These do not contain memory size, compute capability or links.
+//! These sources do not contain memory size, compute capability or links.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,8 +53,9 @@ pub(crate) fn unknown_gpu(index: u32) -> Gpu {
     Gpu { index, ..Gpu::default() }
 }
 
-/// The driver has a directory for each GPU instance: `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG
-/// guide). `None` if there is none; MIG mode may be on nevertheless.
+/// The MIG instances of a GPU. The driver creates a directory for each GPU instance:
+/// `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG guide). `None` if there is no directory, although MIG
+/// mode may be on.
 fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     let directory = fs::read_dir(root.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"))).ok()?;
     let number = |name: &str| name.strip_prefix("gi")?.parse().ok();
@@ -133,7 +134,7 @@ impl Entry {
             let value = value.trim();
             match key.trim() {
                 "Model" => entry.model = nvml::name(value),
-                // Question marks until the GPU is used for the first time.
+                // The value consists of question marks until the GPU is used for the first time.
                 "GPU UUID" => entry.uuid = nvml::identifier(value.to_owned()),
                 "Device Minor" => entry.minor = value.parse().ok().filter(is_minor),
                 _ => {}

@@ -9,13 +9,13 @@ use super::nvml::{self, Answers};
 use crate::live::MAX_POWER_MW;
 use model::inventory::{Clocks, Readings, RemappedRows};
 
-/// `NVML_FI_DEV_...` of nvml.h.
+/// The IDs `NVML_FI_DEV_...` of nvml.h.
 const REMAPPED_CORRECTABLE: u32 = 142;
 const REMAPPED_UNCORRECTABLE: u32 = 143;
 const REMAPPED_PENDING: u32 = 144;
 const REMAPPED_FAILURE: u32 = 145;
 const RECOVERY_ACTION: u32 = 230;
-/// More links than any GPU has.
+/// The largest number of links of any GPU (H100 and B200).
 const MAX_LINKS: u32 = 18;
 /// The maximum plausible clock: 100 GHz.
 const MAX_MHZ: u32 = 100_000;
@@ -76,7 +76,7 @@ fn number(value: SampleValue) -> Option<u32> {
     u32::try_from(nvml::number(value)?).ok().filter(|number| *number != u32::MAX)
 }
 
-/// `None` for a GPU without NVLink.
+/// The number of NVLinks that are down; `None` for a GPU without NVLink.
 fn links_down(device: &Device<'_>) -> Option<u32> {
     let states: Vec<bool> = (0..MAX_LINKS).map_while(|link| device.link_wrapper_for(link).is_active().ok()).collect();
     let down = states.iter().filter(|is_up| !**is_up).count();

@@ -22,7 +22,7 @@ impl Request {
         Self { devices: variable("NVIDIA_VISIBLE_DEVICES"), capabilities: variable("NVIDIA_DRIVER_CAPABILITIES") }
     }
 
-    /// Whether NVIDIA's library was requested; `None` if unset, which older runtimes take as a yes.
+    /// Whether NVIDIA's library was requested; `None` if unset, which older runtimes treat as a request.
     pub(super) fn utility(&self) -> Option<bool> {
         let capabilities = self.capabilities.as_deref().filter(|text| !text.is_empty())?;
         Some(capabilities.split(',').any(|capability| matches!(capability.trim(), "utility" | "all")))
@@ -41,7 +41,7 @@ impl Request {
                 "no action if intended; otherwise `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
             )),
             "void" | "none" => None,
-            // A path: the list is mounted there.
+            // A path names the directory in which the list is mounted.
             _ if requested.starts_with('/') => None,
             _ if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
@@ -99,7 +99,7 @@ fn is_available(uuid: &str, gpus: &[Gpu]) -> bool {
     })
 }
 
-/// One line of limited length.
+/// The text as one line of limited length.
 fn shown(text: &str) -> String {
     text.chars().take(120).flat_map(char::escape_default).collect()
 }

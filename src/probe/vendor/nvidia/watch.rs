@@ -120,7 +120,8 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
     }
 }
 
-/// A GPU without a handle is no longer listed, which means that it is lost. A GPU that was not passed to the container is never listed.
+/// The identity and handle of a GPU. `None` without a handle: a GPU that was listed before is then lost, and a GPU that was not passed
+/// to the container is never listed.
 fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identity, Device<'a>)> {
     let device = nvml.device_by_index(index).ok()?;
     let answers = Answers::default();
@@ -157,7 +158,7 @@ fn sample(root: &Path, identity: &Identity, device: &Device<'_>) -> GpuSample {
     GpuSample { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
 }
 
-/// `None` if the driver reports no events.
+/// Subscribes to the events of these GPUs; `None` if the driver reports none.
 fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
     let mut candidates: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
     // A GPU without events makes the whole event set fail, so a new set is created without that GPU.

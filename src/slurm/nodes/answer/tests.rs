@@ -52,7 +52,7 @@ fn assigns_gpus_of_all_nodes() {
     );
     assert_eq!(node.jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [17, 18]);
     assert_eq!((node.cpus, node.cpus_allocated, node.memory_allocated_mib), (8, 2, 64));
-    // A report about other GPUs than Slurm counts is ignored.
+    // The node's report is ignored, because its number of GPUs differs from Slurm's.
     assert_eq!(cluster.node("c3").unwrap().gpus, []);
     let drained = cluster.node("c10").unwrap();
     assert_eq!((drained.report.state.as_str(), drained.drained), ("drained", true));

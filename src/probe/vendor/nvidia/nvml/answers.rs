@@ -6,7 +6,7 @@ use nvml_wrapper::error::NvmlError;
 
 use model::inventory::{Access, Obstacle};
 
-/// The answers about one GPU. A failed call costs only its own fact, unless the error says that the GPU is gone.
+/// The answers about one GPU. A failed call loses only its own value, unless the error means that the GPU is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     loss_reason: Cell<Option<&'static str>>,

@@ -7,7 +7,7 @@ use super::raw_calls::{fabric_v1, fabric_v2};
 /// `NVML_GPU_FABRIC_STATE_COMPLETED`.
 const COMPLETED: u32 = 3;
 
-/// NVML's answer.
+/// NVML's answer about the fabric of a GPU.
 pub(super) struct Fabric {
     pub(super) state: u32,
     /// All zero if the fabric ends at this machine (HGX).
@@ -15,7 +15,7 @@ pub(super) struct Fabric {
     pub(super) clique: u32,
 }
 
-/// 1: not started, 2: in progress, 3: completed; `None` for a GPU that joins none.
+/// The state of the GPU's registration with its fabric (1 not started, 2 in progress, 3 completed); `None` for a GPU without a fabric.
 pub(crate) fn fabric_state(device: &Device<'_>) -> Option<u32> {
     fabric(device).map(|fabric| fabric.state).filter(|state| (1..=COMPLETED).contains(state))
 }

@@ -13,13 +13,13 @@ use nvml_wrapper::{Device, GpmSample, Nvml};
 use faults::sample::Key;
 use model::inventory::PcieTraffic;
 
-/// The driver renews its counters each 100 ms (NVML's documentation, "GPM Functions"), so samples are no closer than that.
+/// The driver updates its counters every 100 ms (NVML's documentation, "GPM Functions"), so samples are taken no more often.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 const METRICS: [GpmMetricId; 4] =
     [GpmMetricId::SmUtil, GpmMetricId::AnyTensorUtil, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec];
 
-/// 1 TiB/s, in MiB/s: no link carries as much.
+/// 1 TiB/s, in MiB/s. No link is that fast.
 const MAX_MIB: f64 = 1_048_576.0;
 
 /// A GPU instance. The driver reuses its number immediately, so the key includes the UUID of a MIG device in it.
@@ -42,7 +42,7 @@ pub(super) struct Activity {
     pub(super) pcie: PcieTraffic,
 }
 
-/// The last sample of each, for the comparison with the next one.
+/// The last sample of each GPU and instance, for comparison with the next sample.
 pub(super) struct Gpm<'nvml> {
     nvml: &'nvml Nvml,
     states: BTreeMap<DeviceKey, State<'nvml>>,

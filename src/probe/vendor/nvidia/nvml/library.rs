@@ -11,8 +11,9 @@ use crate::device_files;
 /// The name that the dynamic loader searches.
 const NAME: &str = "libnvidia-ml.so.1";
 
-/// Directories that the dynamic loader of the image may not search. WSL2; GKE and Container-Optimized OS; NixOS; CDI keeps the
-/// host's paths, and another distribution's loader does not search them; NVIDIA's driver container; Debian's alternatives.
+/// Directories that the dynamic loader of the image may not search: those of WSL2, GKE and Container-Optimized OS, NixOS,
+/// NVIDIA's driver container and Debian's alternatives, and the host's paths, which CDI keeps although another distribution's
+/// loader does not search them.
 const DIRECTORIES: [&str; 11] = [
     "usr/lib/wsl/lib",
     "usr/local/nvidia/lib64",
@@ -27,7 +28,7 @@ const DIRECTORIES: [&str; 11] = [
     "run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-/// Loads the library and initialises it. The process may give up root for it.
+/// Loads the library and initialises it. Before that, the process may give up root.
 pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlFailure> {
     device_files::give_up_root_if_closed(root);
     match library {

@@ -8,7 +8,7 @@ use super::{Answers, mig};
 use faults::sample::Key;
 use model::inventory::{InstanceReadings, PcieTraffic, Readings};
 
-/// The last measurements.
+/// The previous samples, which the measurements are compared with.
 pub(crate) struct Meters<'nvml> {
     gpm: Gpm<'nvml>,
     counters: Counters,
@@ -38,7 +38,7 @@ impl<'nvml> Meters<'nvml> {
     fn read_instances(&mut self, gpu: &Key, device: &Device<'nvml>, instances: &mut [InstanceReadings]) {
         let mut sampled: Vec<Instance> = Vec::new();
         for instance in instances {
-            // Its first compute instance stands for a GPU instance.
+            // A GPU instance is represented by its first compute instance.
             if sampled.iter().any(|other| other.number == instance.gpu_instance) {
                 continue;
             }

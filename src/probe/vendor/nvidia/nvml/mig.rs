@@ -90,7 +90,7 @@ fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, a
     found
 }
 
-/// `1g.18gb` of `NVIDIA H200 MIG 1g.18gb`.
+/// The profile in a name: `1g.18gb` in `NVIDIA H200 MIG 1g.18gb`.
 fn profile(name: &str) -> Option<String> {
     let (_, profile) = name.rsplit_once(" MIG ")?;
     let profile = profile.trim();
@@ -98,7 +98,7 @@ fn profile(name: &str) -> Option<String> {
     (!profile.is_empty() && profile.len() <= 32 && profile.bytes().all(valid)).then(|| profile.to_owned())
 }
 
-/// `MIG-` and a UUID; drivers before 470 wrote `MIG-GPU-.../1/0`.
+/// Whether the text is `MIG-` and a UUID, or `MIG-GPU-.../1/0`, as drivers before 470 wrote it.
 fn is_uuid(text: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
     text.starts_with("MIG-") && text.len() <= MAX_TEXT_LENGTH && text.bytes().all(valid)

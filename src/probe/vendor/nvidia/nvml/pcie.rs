@@ -1,6 +1,6 @@
 //! PCI Express throughput, from the driver's byte counters (driver 550 and newer).
 //!
-//! `nvmlDeviceGetPcieThroughput` blocks for 20 ms a GPU and direction; this call does not measure anything itself.
+//! `nvmlDeviceGetPcieThroughput` would block for 20 ms per GPU and direction. Reading the counters does not block.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -70,8 +70,8 @@ pub(crate) fn number(value: SampleValue) -> Option<u64> {
     }
 }
 
-/// Bytes per second. The counters wrap (nvml.h), and on some GPUs they have 32 bits: a fast link fills those ten times
-/// per second, undetected. A counter that has passed 32 bits is a wider one.
+/// Bytes per second. The counters wrap (nvml.h), and on some GPUs they have 32 bits, which a fast link fills ten times
+/// per second. Such wraps cannot be detected, so a counter is used only once its value exceeds 32 bits.
 fn rate(previous: u64, now: u64, elapsed: Duration) -> Option<u64> {
     let bytes = now.checked_sub(previous).filter(|_| previous > u64::from(u32::MAX))?;
     let rate = u128::from(bytes) * 1_000_000 / Some(elapsed.as_micros()).filter(|elapsed| *elapsed > 0)?;

@@ -15,7 +15,7 @@ use super::memory::DeviceMemory;
 /// The second version of `nvmlGpuFabricInfoV_t`: its size, as in nvml.h, which later versions only extend, and the version.
 const FABRIC_INFO_V2: c_uint = 36 | 2 << 24;
 
-/// `nvmlDeviceGetMemoryInfo`.
+/// `nvmlDeviceGetMemoryInfo`: the memory of a device, for older drivers.
 pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<DeviceMemory, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     // SAFETY: nvmlMemory_t has integers only.
@@ -51,7 +51,7 @@ pub(super) fn fabric_v2(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     Ok(Fabric { state: info.state.into(), cluster: info.clusterUuid, clique: info.cliqueId })
 }
 
-/// `nvmlDeviceGetGpuFabricInfo`: as [`fabric_v2`].
+/// `nvmlDeviceGetGpuFabricInfo`: like [`fabric_v2`], for older drivers.
 pub(super) fn fabric_v1(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref())?;
     // SAFETY: nvmlGpuFabricInfo_t has integers only.
