@@ -25,7 +25,7 @@ pub(super) fn text(images: &Images) -> String {
          # Jobs in container images: slurminit image import NAME, then srun --container=NAME. {name} without this first line is kept.\n\n\
          IgnoreFileConfigJson=true\n\
          CreateEnvFile=null\n\
-         # As root slurmstepd creates only the first directory, in which no other user can interfere. slurminit removes the others.\n\
+         # As root, slurmstepd creates only the first directory, in which no other user can interfere. slurminit removes the other ones.\n\
          ContainerPath={bundles}/{user_directory}/%j-%s-%n-%t\n\
          DisableCleanup=true\n\
          # Slurm quotes apostrophes in %@ wrongly, and %r can be any text: both are passed in a comment, which slurminit parses.\n\

@@ -9,7 +9,7 @@ use crate::HEADER;
 
 /// Steps inherit the value of their batch script but have other CPUs, so a value that slurminit set is replaced, and any other is kept.
 /// If the number of tasks differs between nodes, the first node's number is used.
-const THREADS: &str = r#"# CPUs are a quota here: OpenMP would start a thread for each CPU of the machine.
+const THREADS: &str = r#"# The container has a CPU quota. By default OpenMP would start a thread for each CPU of the machine.
 if [ "${OMP_NUM_THREADS-unset}" = "${SLURMINIT_OMP_NUM_THREADS-unset}" ]; then
     tasks=
     [ -z "$SLURM_NTASKS" ] || tasks=${SLURM_STEP_TASKS_PER_NODE:-$SLURM_TASKS_PER_NODE}

@@ -2,7 +2,7 @@
 local chooses_mpi, without_mail, shares_tmp = true, true, true
 
 -- srun, sbatch and salloc run this before they submit. It chooses the MPI plugin of a step: one task needs no PMIx, whose start takes about
--- 20 ms, and MPICH needs PMI-2. It warns of what Slurm accepts without a message and does not do.
+-- 20 ms, and MPICH needs PMI-2. It warns about requests that Slurm accepts but does not fulfill.
 -- To change it: MpiDefault or CliFilterPlugins in [slurm.conf] of /config/slurminit.toml. A file without the first line is kept.
 
 local function is_unset(value)
@@ -19,7 +19,7 @@ local function has_one_task(options)
     and is_unset(options["ntasks-per-tres"])
 end
 
--- The components of a heterogeneous step, which a colon separates, are one MPI job. `options` has one of them.
+-- The components of a heterogeneous step, which a colon separates, are one MPI job. `options` contains one of them.
 local function may_be_component(options)
   local file = io.open("/proc/self/cmdline", "rb")
   local words = file and file:read("*a") or "\0:\0"
@@ -138,7 +138,7 @@ local function has_host_named_by_id()
   return found
 end
 
--- What a batch script uses, and finds different from other clusters.
+-- Warns about programs in a batch script that find this cluster different from others.
 local function warn_of_script(options)
   local text = options["wrap"] or beginning(options["argv"][1] or "", 65536) or ""
   local uses_ray = text:find("%f[%w]ray%s+start") or text:find("import%s+ray%f[%W]") or text:find("%f[%w]ray%.init%f[%W]")
@@ -150,7 +150,7 @@ local function warn_of_script(options)
   end
 end
 
--- An error in the script would refuse the job.
+-- An error in this script would make Slurm reject the job.
 function slurm_cli_pre_submit(options, component)
   if chooses_mpi and options["type"] == "srun" then
     pcall(choose_mpi, options)
