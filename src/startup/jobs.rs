@@ -72,7 +72,7 @@ fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConf
     })
 }
 
-/// Like [`quiesce`], but for the jobs of one node of several; then the node leaves the cluster. If the controller is in this container, the
+/// Like [`quiesce()`], but for the jobs of one node of several; then the node leaves the cluster. If the controller is in this container, the
 /// node stays, because jobs that request it by name would become invalid.
 pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool) -> anyhow::Result<u8> {
     let code = quiesce::run(node, grace, on_stop, true)?;
