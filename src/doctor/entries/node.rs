@@ -72,7 +72,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "real-memory",
-        symptoms: &["`Low RealMemory`, the node is `inval` or `drained`"],
+        symptoms: &[
+            "`Low RealMemory`, the node is `inval` or `drained`",
+            "`Memory specification can not be satisfied`",
+        ],
         examines: "RealMemory in slurm.conf, the container's memory, the node's reason",
         cause: "your own slurm.conf has more memory than the container",
         fix: "correct your file as `slurminit render --diff` shows, or remove it from `config/`; then `docker compose restart slurm`",

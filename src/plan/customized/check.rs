@@ -299,6 +299,20 @@ impl Check<'_> {
     fn memory(&mut self, slurm: &UserFile, node: &parse::Line, overrides: bool) {
         let Check { plan, inventory, findings } = self;
         let usable = inventory.memory.usable_mib();
+        let fitting = plan.nodes.node.memory_mib.unwrap_or(usable);
+        let fix = format!("write RealMemory={fitting}");
+        if node.get("RealMemory").is_none() {
+            let is_set = |line: &parse::Line, key: &str| line.get(key).is_some_and(|value| value != "0");
+            let has_default = |line: &parse::Line| is_set(line, "DefMemPerCPU") || is_set(line, "DefMemPerNode");
+            let (severity, jobs) = match slurm.lines().iter().any(has_default) {
+                true => (Severity::Error, "each job, because of DefMemPerCPU or DefMemPerNode"),
+                false => (Severity::Warning, "jobs that request memory (--mem)"),
+            };
+            let cause = format!("Slurm assumes 1 MiB and rejects {jobs}");
+            let finding = node_finding(severity, slurm, node, "no RealMemory", &cause, fix);
+            findings.push(Finding { kind: Kind::RealMemory, ..finding });
+            return;
+        }
         let Some(memory) = node.number("RealMemory").filter(|memory| *memory > usable) else { return };
         let (severity, cause) = if memory > inventory.memory.total_mib && !overrides {
             (Severity::Error, "Slurm drains a node with less memory than configured (Low RealMemory)")
@@ -311,7 +325,6 @@ impl Check<'_> {
             (Severity::Warning, "the container's memory limit is lower, which causes OOM kills")
         };
         let what = format!("RealMemory={memory}, but only {usable} MiB are available");
-        let fix = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
         let finding = node_finding(severity, slurm, node, what, cause, fix);
         findings.push(Finding { kind: Kind::RealMemory, ..finding });
     }

@@ -17,7 +17,8 @@ fn checksum(before: u32, text: &str) -> u32 {
 /// Adds a comment line that gives the text the checksum of `other`. The line ends with the last two bytes of `other`, and the number before
 /// them is found by trial.
 pub(super) fn with_checksum_of(text: String, other: &str) -> String {
-    const COMMENT: &str = "# This node's cgroups decide ProctrackType and TaskPlugin; checksum of the other nodes' file: ";
+    const COMMENT: &str =
+        "# This node's cgroups decide ProctrackType and TaskPlugin; checksum of the other nodes' file: ";
     let (target, begin) = (checksum(0, other), checksum(checksum(0, &text), COMMENT));
     let Some((at, _)) = other.char_indices().rev().nth(1) else { return text };
     let end = other.get(at..).unwrap_or_default();
