@@ -159,7 +159,7 @@ fn keeps_existing_home() {
     fs::create_dir_all(&home).unwrap();
     fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
     let owner = geteuid().as_raw();
-    // A user other than this one, who may have any ID.
+    // Differs from the user ID of this process, which may be any.
     let uid = owner + 1001;
     let findings = install(root.path(), &format!("[[user]]\nname = \"alice\"\nuid = {uid}\n")).unwrap();
     assert!(findings[0].what.contains(&format!("belongs to uid {owner}, but alice has uid {uid}")), "{findings:?}");

@@ -114,7 +114,7 @@ impl Simulation {
     }
 }
 
-/// The resident memory of this process in KiB, without pages of its file.
+/// The anonymous resident memory of this process in KiB.
 fn resident_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

@@ -63,7 +63,7 @@ pub(crate) enum At {
 }
 
 impl At {
-    /// The group of calls that fails with this one; the call itself if it has none.
+    /// The group of calls that fail together with this one, or the call itself if it is in no group.
     pub(crate) const fn group(self) -> Self {
         match self {
             Self::Utilization | Self::Fan | Self::Temperature => Self::Clocks,
