@@ -19,7 +19,7 @@ fn slurminit_is_entry_point_and_base_tools_are_kept() {
     assert_eq!(outcome.stdout, expected, "{}", outcome.stderr);
 }
 
-/// A batch job has the image's variables; with `--export=NONE` it has those of /etc/environment.
+/// A batch job gets the image's environment variables; with `--export=NONE` it gets the variables in /etc/environment.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn batch_job_finds_compiler() {
@@ -46,7 +46,7 @@ fn names_user_of_base_image_with_conflicting_uid() {
     assert!(outcome.stderr.contains("`ubuntu`"), "{}", outcome.stderr);
 }
 
-/// The distribution has its own rocm-smi and rocminfo.
+/// The distribution also packages rocm-smi and rocminfo, which must not replace those of the base image.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn rocm_tools_are_those_of_base_image() {

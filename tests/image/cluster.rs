@@ -180,7 +180,7 @@ fn stop_of_combined_controller_and_node_or_compute_loses_no_job() {
     drop((compute, head, network));
 }
 
-/// slurmctld does respond, with an error of authentication.
+/// slurmctld responds, but with an authentication error.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn container_with_another_munge_key_names_the_key() {

@@ -245,7 +245,7 @@ impl Drop for Volume {
     }
 }
 
-/// A network that is removed on drop, which must follow that of its containers. As a struct field, declare it last.
+/// A network that is removed on drop. Its containers must be dropped first: declare it as the last field of a struct.
 #[derive(Debug)]
 pub(crate) struct Network(pub(crate) String);
 

@@ -168,7 +168,7 @@ fn verb_as_command_runs_slurminit_unless_program_exists() {
     assert!(serde_json::from_str::<serde_json::Value>(&detect).is_ok(), "{detect}");
     let unknown = image.run(&["statu"]);
     assert_eq!(unknown.code, 127);
-    // A program of that name takes precedence.
+    // A program with the name of a verb takes precedence.
     let own = image.with(["--tmpfs", "/opt:exec", "--env", "PATH=/opt:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]);
     let own =
         own.run(&["sh", "-c", "printf '#!/bin/sh\necho mine\n' > /opt/status; chmod +x /opt/status; status"]).ok();
@@ -208,7 +208,7 @@ fn waits_for_jobs_and_keeps_commands_exit_code() {
     assert!(not_awaited.len() == 1 && not_awaited[0]["fields"]["job"] == "3", "{outcome:?}");
     assert!(!outcome.stderr.contains("SLURMINIT_WAIT_JOBS"), "{outcome:?}");
 
-    // With the command-line option.
+    // The command-line option has the same effect.
     let plain = Image::new(PLAIN).with(["--entrypoint", "slurminit"]);
     let outcome = plain.run(&["run", "--wait-jobs", "--", "sh", "-c", JOB]);
     assert_eq!(

@@ -134,12 +134,12 @@ fn check_release_and_return(profile: &Profile) {
     repair(&container);
     container.sh("slurminit gpu release 1 && slurminit gpu return 1");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
-    // Without a GPU to watch, no process loads the library, because it may open GPUs by itself.
+    // Without a GPU to watch, no process loads NVIDIA's library, because the library may open GPUs by itself.
     let has_library = "grep -l libnvidia-ml.so /proc/[0-9]*/maps 2>/dev/null";
     container.until(has_library);
     container.sh("slurminit gpu release /dev/nvidia0");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
-    // Slurm's only GPU is the driver's second one, and has its number everywhere.
+    // Slurm's only GPU is the driver's second GPU. All commands show the driver's number.
     let rows = container.sh("slurminit status; slurminit nodes");
     let is_row = |line: &&str| line.contains(" nvidia1 ");
     assert!(rows.lines().filter(is_row).count() == 2 && !rows.contains(" nvidia0 "), "{rows}");

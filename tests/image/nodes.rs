@@ -42,7 +42,7 @@ fn shows_gpus_with_job_and_user_and_drains_and_resumes() {
     );
     assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
 
-    // A reason that resembles one of a start, with control characters.
+    // A reason with control characters that resembles slurminit's own reasons.
     let output = container.sh("slurminit drain localhost --reason \"slurminit: \u{1b}[2J fan\"");
     assert!(output.contains(&format!("{job} of nobody")), "{output}");
     let table = container.sh("slurminit nodes");

@@ -151,7 +151,7 @@ fn recreated_cluster_has_no_stale_nodes() {
     assert_eq!(cluster.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
 }
 
-/// Scrapes the metrics of a pod, by this name of it.
+/// Scrapes the metrics of a pod; `host` is the host name in the request.
 fn metrics(address: &str, host: &str) -> String {
     let mut stream = TcpStream::connect((address, 9835)).expect("the port is open");
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {host}:9835\r\nConnection: close\r\n\r\n").expect("a request");
@@ -244,7 +244,7 @@ fn job_that_ends_without_controller_has_its_own_output_alone() {
     assert_eq!(cluster.computes[0].container.sh("cat /tmp/output"), "to stdout\nto stderr");
 }
 
-/// The directory of a new claim is writable by root only: `sbatch` of a user failed silently.
+/// The directory of a new claim is writable only by root, which would make `sbatch` of a user fail silently.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn users_write_job_output_to_shared_storage() {
@@ -303,8 +303,8 @@ fn job_that_fills_tmp_is_cancelled(node: &Pod, controller: &Pod, alice: &str) {
     controller.container.until(&state("idle"));
 }
 
-/// A job whose OpenMP counts the machine's CPUs starts hundreds of threads in a pod with one. The kubelet runs each probe in the pod, which
-/// then gets a 400th of its CPU time. Runs alone (.config/nextest.toml), because other tests would take more of it.
+/// A job whose OpenMP counts the machine's CPUs starts hundreds of threads in a pod with one CPU. The kubelet runs each probe in the pod, where
+/// the probe then gets a 400th of the CPU time. The test runs alone (.config/nextest.toml), because other tests would take CPU time, too.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn probes_succeed_in_pod_with_400_busy_processes() {
@@ -317,14 +317,14 @@ fn probes_succeed_in_pod_with_400_busy_processes() {
     controller.until_ready(&controllers);
     node.until_ready(&nodes);
     docker(["update", "--cpu-quota=100000", &node.container.name]).ok();
-    // None begins before all are started: each waits for a line in the pipe.
+    // No process begins before all are started: each waits for a line in the pipe.
     let processes = "mkfifo /tmp/go; exec 3<>/tmp/go; \
         for i in $(seq 400); do sh -c \"read x; while :; do :; done\" </tmp/go 3>&- & done; seq 400 >&3; touch /data/busy; sleep 50";
     let job =
         controller.container.sh(&format!("cd /data && sbatch --parsable --output=/dev/null --wrap '{processes}'"));
     controller.container.until("[ -e /data/busy ]");
     let begin = Instant::now();
-    // The kubelet has a worker for each kind.
+    // The kubelet has one worker for each kind of probe.
     let longest = |probe: &Probe| {
         let mut longest = Duration::ZERO;
         while begin.elapsed() < PROBING {

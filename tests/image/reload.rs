@@ -185,7 +185,7 @@ fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
     assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$' || true"), "0");
 }
 
-/// The number of nodes and the role may come from the file or from the command line, which a dry run does not have.
+/// The number of nodes and the role can come from the file or from the command line of the start, which a dry run does not have.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reload_compares_with_the_start_whether_file_or_command_line_set_it() {

@@ -185,7 +185,7 @@ fn squeue_shows_ended_jobs_without_accounting() {
     let failed = container.exec(&["srun", "--job-name", "run-1", "false"]);
     assert_eq!(failed.code, 1);
     container.until(&format!("{} | grep -q \"|FAILED\"", query.replace('\'', "\"")));
-    // The executor asks every 40 s at first.
+    // The executor queries every 40 s at first.
     let age = container.sh("scontrol show config | sed -n 's/^MinJobAge *= \\([0-9]*\\) sec/\\1/p'");
     assert!(age.parse::<u32>().unwrap() >= 120, "{age}");
     let sacct = container.exec(&["sacct", "--name", "run-1"]);

@@ -83,7 +83,7 @@ listen = \"0.0.0.0:6820\"
         .serve();
     let job = "cd /tmp && sbatch --output=/tmp/out --wrap 'srun sleep 300'";
     docker(["exec", "--user", "alice", &container.name, "sh", "-c", job]).ok();
-    // Closed soon after the step has started.
+    // The socket of the step is closed to other users soon after the step has started.
     container.until("stat --format=%a /var/lib/slurm/slurmd/*_*.0 | grep -qx 600");
     container.sh(WALK).lines().map(str::to_owned).collect()
 }

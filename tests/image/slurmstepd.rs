@@ -16,7 +16,7 @@ name = "mallory"
 uid = 1235
 "#;
 
-/// Processes of the daemons and of one job, and less than the attack opens connections.
+/// Enough for the daemons and one job, but not for one more thread per connection of the attack.
 const PIDS: &str = "--pids-limit=400";
 
 /// Opens connections to sockets, at most COUNT, keeps them for SECONDS, and prints how many there were.
@@ -51,7 +51,7 @@ impl Cluster {
         docker(["exec", "--user", user, &self.container.name, "sh", "-ec", &line]).ok().trim_end().to_owned()
     }
 
-    /// Submits a batch job of alice's, and returns its ID once it runs.
+    /// Submits a batch job as alice, and returns its ID once it runs.
     #[track_caller]
     fn submit(&self, options: &str, script: &str) -> String {
         let job = self.as_user("alice", &format!("sbatch --parsable --output=/dev/null {options} --wrap '{script}'"));
@@ -89,7 +89,7 @@ fn no_user_connects_to_slurmstepd_of_another() {
     // The attack itself works.
     container.sh(&format!("chmod 777 {sockets}; touch /tmp/open"));
     container.until(&format!("! stat --format=%a {sockets} | grep -v 600"));
-    // slurmd makes a connection of its own for each of these.
+    // slurmd itself opens a connection for each of these.
     cluster
         .as_user("alice", &format!("srun --overlap --jobid={job} true; sstat --noheader --allsteps {job} | grep -q ."));
     container.sh(&format!("scontrol listpids {job} | grep -q batch"));

@@ -30,7 +30,7 @@ pub(crate) fn same(count: usize, keys: &str) -> String {
     format!("[[gpu]]\n{keys}\n").repeat(count)
 }
 
-/// N chips on two sockets. Each has room for 8 render nodes.
+/// N chips on two sockets. The render node numbers leave room for 8 partitions of each chip.
 fn chips<const N: u32>(chip: Chip) -> Vec<Chip> {
     let place =
         |number| Chip { bus: 0x0a + 0x10 * number, minor: 128 + 8 * number, socket: number / N.div_ceil(2), ..chip };
@@ -92,7 +92,7 @@ fn amd() -> Vec<Machine> {
     ]
 }
 
-/// Machines of which the container gets only some AMD GPUs, and render nodes of other vendors.
+/// Machines whose container gets only some of the AMD GPUs, and machines with render nodes of other vendors.
 fn amd_in_part() -> Vec<Machine> {
     let next = Chip { bus: 0x83, minor: 129, ..MI210 };
     let third = Chip { bus: 0xa3, minor: 130, ..MI210 };

@@ -35,7 +35,7 @@ pub(crate) struct Template {
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) name: String,
-    /// The name resolves while there is no pod.
+    /// Whether the name resolves even while there is no pod.
     pub(crate) has_address: bool,
 }
 
@@ -205,7 +205,7 @@ fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<Service> {
         spec.ignore(["ports"]);
         let has_address = spec.text("type").is_some();
         if has_address && !spec.flag("publishNotReadyAddresses") {
-            // For clients of one pod: gives no pod a name.
+            // A Service for clients of one pod gives no pod a name.
             spec.ignore(["selector"]);
             return None;
         }
