@@ -101,7 +101,7 @@ print_result() {
     [ "$failed" = 0 ]
 }
 
-# Runs beside the tests of the code.
+# Runs in parallel with the tests of the code.
 start_building() {
     local group
     build_begin=$SECONDS

@@ -309,7 +309,7 @@ fn is_ready_once_a_job_has_run() {
     assert_eq!(container.records("test-job-ran").len(), 2, "{}", container.log());
 }
 
-/// While the test job fails, the node is drained, so that jobs wait instead of failing. A test job that succeeds ends the drain.
+/// While the test job fails, the node is drained, so that jobs wait instead of failing. The container becomes ready once a job has run.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn is_not_ready_while_test_job_fails() {
