@@ -375,7 +375,7 @@ fn priority_fairshare_and_limits_of_docs_example_take_effect() {
 /// An older copy of slurmctld's state is restored, while the database contains later jobs. No job ID is assigned twice.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn restored_state_numbers_no_job_like_one_of_the_database() {
+fn restored_state_reuses_no_job_id_of_database() {
     let state = Volume::new("accounting");
     let image = Image::new(FULL).volume(&state, "/var/lib/slurm").json_log();
     let mut container = image.serve();

@@ -116,7 +116,7 @@ fn starts_with_variables_of_derived_images() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn mount_over_the_accounts_is_named() {
+fn reports_mount_over_account_file() {
     let accounts = directory(&[
         ("host", "root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/home/ana:/bin/sh\n"),
         ("without-munge", "root:x:0:0::/root:/bin/sh\nslurm:x:64030:64030::/:/bin/sh\n"),

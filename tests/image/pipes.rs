@@ -4,7 +4,7 @@ use crate::docker::{Image, PLAIN, directory};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_verb_panics_when_its_reader_has_ended() {
+fn no_verb_panics_when_reader_of_its_output_has_exited() {
     let container = Image::new(PLAIN).serve();
     for verb in [
         "health",
@@ -32,7 +32,7 @@ fn no_verb_panics_when_its_reader_has_ended() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn timeout_beyond_any_clock_is_accepted_or_refused() {
+fn huge_or_invalid_timeout_causes_no_panic() {
     let container = Image::new(PLAIN).serve();
     for line in [
         "slurminit restart slurmd --timeout 1e19",

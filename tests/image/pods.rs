@@ -225,7 +225,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
 /// slurmstepd reports a job's end itself and writes errors to the job's output, among them those of the resolver.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_that_ends_without_controller_has_its_own_output_alone() {
+fn output_of_job_that_ends_without_controller_has_no_errors() {
     let mut cluster = Cluster::new();
     let line = "until [ -e /tmp/go ]; do sleep 0.1; done; echo to stdout; echo to stderr >&2";
     let job =

@@ -49,7 +49,7 @@ fn cluster_starts_inside_a_job_of_another_slurm() {
 /// The driver of a workflow is itself a job, and submits jobs.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn request_of_a_job_is_no_request_of_a_job_that_it_submits() {
+fn submitted_job_does_not_inherit_request_of_submitting_job() {
     let container = Image::new(PLAIN).serve();
     for outer in
         ["--mem=100", "--mem-per-cpu=100", "--ntasks=1 --ntasks-per-node=1", "--export=NONE", "--hint=nomultithread"]

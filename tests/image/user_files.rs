@@ -228,7 +228,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
 /// Each of these makes the node `inval`: the start names file and line, and `doctor` quotes the line.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_of_another_machine_are_compared_with_the_hardware() {
+fn reports_user_files_that_do_not_match_hardware() {
     let node = |keys: &str| BASE.replace("NodeName=box CPUs=2", &format!("NodeName=box {keys}"));
     let gpu = |keys: &str| BASE.replace("NodeName=box CPUs=2", &format!("GresTypes=gpu\nNodeName=box CPUs=2 {keys}"));
     let gres = |line: &str| Some(format!("{line}\n"));

@@ -126,7 +126,7 @@ fn alice(container: &Container, line: &str) -> Outcome {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn both_backends_show_jobs_the_same() {
+fn both_backends_show_jobs_the_same_environment() {
     let profile = format!("seccomp={}", harness::root().join("docker/seccomp-userns.json").display());
     let (_proot_config, _proot_work, proot) = serve(&[]);
     let (_config, _work, namespaces) = serve(&["--security-opt", &profile]);
