@@ -1,5 +1,5 @@
-//! Checks the manual pages and the shell completions, which the crate `manual` makes, and generates the verb table of
-//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test host pages` writes it.
+//! Checks the manual pages and the shell completions of the crate `manual`, and generates the verb table of
+//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test host pages` writes the table.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

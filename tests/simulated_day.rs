@@ -1,5 +1,5 @@
 //! A simulated day of the state machine with a crash, a hang and a reload every hour: memory must not grow.
-//! A separate test binary, so that the resident size is that of the state machine.
+//! This is a separate test binary, so that no other test affects the resident size.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -227,7 +227,7 @@ impl Host {
     }
 }
 
-/// A GPU as a container sees it.
+/// A GPU in the inventory of a container.
 pub(crate) fn gpu(vendor: Vendor, index: u32, access: Access) -> Gpu {
     Gpu {
         vendor,

@@ -1,11 +1,11 @@
-//! Images with another base than Debian's (docs/your-software.md): stand-ins for NVIDIA's CUDA and AMD's ROCm images.
+//! Images whose base is not Debian's image (docs/your-software.md): stand-ins for NVIDIA's CUDA and AMD's ROCm images.
 
 use crate::docker::{Image, directory};
 
-/// Built on tests/image/cuda-base.
+/// The image that is built on tests/image/cuda-base.
 const CUDA: &str = "slurminit:test-cuda";
 
-/// Built on tests/image/rocm-base.
+/// The image that is built on tests/image/rocm-base.
 const ROCM: &str = "slurminit:test-rocm";
 
 /// The base image's own entry point would print a text and start no cluster.

@@ -183,7 +183,7 @@ fn programs_list_their_crates_for_scanners() {
     }
 }
 
-/// A program of the image, in a directory of this machine.
+/// Copies a program of the image into a directory on this machine.
 fn copied(program: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let container = Container { name: unique("symbols") };
     docker(["create", "--name", &container.name, &tag(PLAIN)]).ok();

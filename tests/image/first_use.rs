@@ -143,7 +143,7 @@ fn json_has_documented_keys() {
             keys.filter(|(_, after)| after.starts_with('?') == is_optional).map(|(pair, _)| pair[1]).collect()
         };
         if verb == "usage" {
-            // Needs a database.
+            // This verb needs a database.
             continue;
         }
         let words: Vec<&str> = ["slurminit"].into_iter().chain(verb.split(' ')).chain(["--json"]).collect();
@@ -198,7 +198,7 @@ fn suggests_wait_jobs_when_command_leaves_jobs() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn waits_for_jobs_and_keeps_commands_exit_code() {
     let image = Image::new(PLAIN).json_log().with(["--env", "SLURMINIT_WAIT_JOBS=true"]);
-    // A held job is logged and not waited for.
+    // A held job is logged, but the container does not wait for it.
     let outcome = image.run(&["sh", "-c", &format!("{JOB}; {JOB}; sbatch --hold --wrap true; exit 5")]);
     let expected =
         "Submitted batch job 1\nSubmitted batch job 2\nSubmitted batch job 3\nthe job has ended\nthe job has ended\n";

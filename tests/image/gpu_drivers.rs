@@ -60,7 +60,7 @@ fn agent_adds_gpus_that_initialize_after_start() {
 
 /// Prints the results of a reset and of a MIG mode change of GPU 1 by the host: 0, or the NVML error code.
 const HOSTS_TOOL: &str = "/hosts-tool gpu_drivers::hosts_tool --ignored --nocapture | grep -o \"reset.*\"";
-/// `NVML_ERROR_IN_USE`.
+/// The expected output if the GPU is in use: `NVML_ERROR_IN_USE` is 19.
 const IN_USE: &str = "reset 19, MIG 19";
 
 /// awk program that prints the second list with the UUIDs of the first.

@@ -110,7 +110,7 @@ const SQUATTERS: &str = r#"
     }
 "#;
 
-/// A container with squatters of user nobody on slurmctld's port, and other processes of that and another user.
+/// A container in which processes of user nobody occupy slurmctld's port, with other processes of nobody and of a second user.
 fn with_squatters(hides: &str) -> Container {
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let spawn = |user: &str, command: &[&str]| {

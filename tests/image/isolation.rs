@@ -194,7 +194,7 @@ fn revokes_gpu_access_despite_user_changes() {
         assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "{attack}");
         assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{PRINT_OPENABLE}'")).ok(), "01\n", "{attack}");
     }
-    // An ACL that no Epilog has removed.
+    // The next job removes an ACL that no Epilog has removed.
     lab.container.sh("perl /tmp/acl.pl && srun --gres=gpu:2 true");
     assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "after a job of root");
     for victims in ["slurmd", "slurmstepd", "slurmd | slurmstepd"] {

@@ -321,7 +321,7 @@ fn cancels_srun_that_ended_just_before_slurmctld_crash() {
     assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), expected, "{}", container.log());
 }
 
-/// Slurm itself would detect such a batch job only after up to half an hour, when it polls the node.
+/// Slurm itself would detect the end of this batch job only after up to half an hour, when it polls the node.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn requeues_or_cancels_batch_job_that_ended_before_slurmctld_crash() {

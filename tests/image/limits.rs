@@ -59,7 +59,7 @@ fn caps_configured_resources_at_container_limits() {
     assert!(outcome.stderr.contains("memory_mib = 1000000"), "{}", outcome.stderr);
 }
 
-/// Under a quota a program sees all CPUs of the machine, and OpenMP would start a thread for each.
+/// Under a quota a program still finds all CPUs of the machine, and OpenMP would start a thread for each.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn openmp_has_a_thread_for_each_cpu_of_its_task_under_quota() {

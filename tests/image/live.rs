@@ -138,7 +138,7 @@ fn cluster_can_be_started_beside_another_pid_1() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn health_does_not_trust_status_of_killed_container() {
-    // The controller still reports the node of a killed compute, and a login has none.
+    // The controller still reports the node of a killed compute, and a login has no node.
     let (network, key) = (Network::new(), Volume::new("key"));
     let member = |role: &str, name| {
         let role = format!("SLURMINIT_ROLE={role}");

@@ -1,4 +1,4 @@
-//! A cluster of several containers.
+//! A cluster of several containers, which tests of other modules use.
 
 use std::time::{Duration, Instant};
 

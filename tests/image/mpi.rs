@@ -43,7 +43,7 @@ fn run_all_libraries(container: &Container, options: &str) {
     }
 }
 
-/// Messages of the MPI library. srun's messages are about the queue.
+/// The messages of the MPI library, without srun's messages about the queue.
 fn messages(stderr: &str) -> Vec<&str> {
     stderr.lines().filter(|line| !line.starts_with("srun: ")).collect()
 }

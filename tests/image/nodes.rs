@@ -178,7 +178,7 @@ fn submits_one_job_per_target_and_none_if_any_target_is_invalid() {
     assert_eq!(controller.exec(&["slurminit", "submit", "-t", "c2::x", "--", "true"]).code, 2);
 }
 
-/// A job that requests a whole GPU would have to wait for it.
+/// A GPU with allocated shards is not free: a job that requests a whole GPU cannot get it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn gpu_with_allocated_shards_is_shown_as_shared() {

@@ -35,7 +35,7 @@ impl Cluster {
         let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
         assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
         let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
-        // Starts all at once, like `kubectl apply`. The nodes start first and wait for the controller.
+        // Starts all pods at once, like `kubectl apply`. The nodes start first and wait for the controller.
         let computes: Vec<Pod> = (0..nodes.replicas).map(|number| namespace.start(&nodes, number)).collect();
         let controller = namespace.start(&controllers, 0);
         let took = controller.until_ready(&controllers);
@@ -222,7 +222,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     assert_eq!(ssh(&namespace, &login, "yes", "hostname"), "slurm-login-0\n");
 }
 
-/// slurmstepd reports a job's end itself and writes errors to the job's output, among them those of the resolver.
+/// slurmstepd itself reports the end of a job to slurmctld, and writes errors to the job's output, including errors of the resolver.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn output_of_job_that_ends_without_controller_has_no_errors() {

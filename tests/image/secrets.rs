@@ -18,7 +18,7 @@ fn secret_of_container_is_refused_where_users_can_read_it() {
     for (image, file) in [
         (with_key(PLAIN).mount(config.path(), "/config"), "/run/secrets/munge.key"),
         (with_key(PLAIN).with(["--env", "SLURMINIT_LOGIN_PORT=22"]), "/run/secrets/munge.key"),
-        // With `--pid host`, PID 1 is the host's.
+        // With `--pid host`, PID 1 is a process of the host.
         (with_key(PLAIN).with(["--env", "SLURMINIT_LOGIN_PORT=22", "--pid", "host"]), "/run/secrets/munge.key"),
         (Image::new(PLAIN).with(["--env", &format!("SLURMINIT_TOML={TOML}{USER}")]), "/config/slurminit.toml"),
     ] {

@@ -114,7 +114,7 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
     assert_eq!(site.login("alice", "ssh gpu 'exit 9'").code, 9);
     // The start of VS Code's server: a bash script on standard input, and a channel that stays open.
     assert_eq!(as_alice("printf 'uname -s\\necho ready\\n' | ssh -T gpu bash"), "Linux\nready\n");
-    // Files.
+    // Copies of files.
     as_alice(
         "head -c 64M /dev/urandom >big && scp -q big gpu:copy && cmp big copy && echo 'get copy back' | sftp -q -b - gpu && cmp big back",
     );

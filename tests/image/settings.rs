@@ -125,7 +125,7 @@ fn job_can_request_space_in_tmp() {
     assert_eq!(container.sh("sinfo --noheader --format=%d"), "0");
 }
 
-/// Slurm's default leaves such a job pending forever.
+/// By default Slurm leaves a job above the partition's limits pending forever.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_above_limits_of_partition_is_rejected() {

@@ -67,7 +67,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// A container in which a user has a job with a step, and the lines of its walk.
+/// Starts a container in which a user has a job with a step, and returns the lines that [`WALK`] prints there.
 fn walk(image: &str) -> BTreeSet<String> {
     let more = "[login]
 port = 22

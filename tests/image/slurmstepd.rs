@@ -19,7 +19,7 @@ uid = 1235
 /// Enough for the daemons and one job, but not for one more thread per connection of the attack.
 const PIDS: &str = "--pids-limit=400";
 
-/// Opens connections to sockets, at most COUNT, keeps them for SECONDS, and prints how many there were.
+/// Opens at most COUNT connections to sockets, keeps them for SECONDS, and prints their number.
 const CONNECT: &str = r#"perl -MSocket -e '
     my ($count, $seconds, @sockets) = @ARGV; my @held; my $until = time + $seconds;
     while (time < $until) {
@@ -86,7 +86,7 @@ fn no_user_connects_to_slurmstepd_of_another() {
     container.until(&format!("pgrep -f \"^slurmstepd: .{job}.0\""));
     container.until(&format!("! stat --format=%a {sockets} | grep -v 600"));
     assert_eq!(cluster.as_user("mallory", &format!("{CONNECT} 270 5 {sockets}")), "0");
-    // The attack itself works.
+    // Sockets that are opened to all users are closed again.
     container.sh(&format!("chmod 777 {sockets}; touch /tmp/open"));
     container.until(&format!("! stat --format=%a {sockets} | grep -v 600"));
     // slurmd itself opens a connection for each of these.

@@ -47,7 +47,7 @@ fn rejects_files_that_crash_a_daemon() {
         assert_eq!(outcome.code, 78, "{files:?}: {outcome:?}");
         assert!(outcome.stderr.contains(place), "{place}: {outcome:?}");
     }
-    // UTF-16.
+    // A slurm.conf in UTF-16.
     let (files, image) = image(&[]);
     std::fs::write(files.path().join("slurm.conf"), b"\xff\xfe#\0 \0").expect("write slurm.conf");
     assert_eq!(image.run(&["true"]).code, 78);
@@ -218,14 +218,14 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
     let container = image.serve();
     container.sh("srun true");
     assert!(container.log().contains("TaskEpilog=/no/such does not exist"), "{}", container.log());
-    // A reload checks them, too.
+    // A reload also checks the programs.
     std::fs::write(files.path().join("slurm.conf"), format!("{BASE}Prolog=/no/such\n")).expect("write slurm.conf");
     let reload = container.exec(&["slurminit", "reload"]);
     assert!(reload.code != 0 && reload.stderr.contains("/config/slurm.conf:13: "), "{reload:?}");
     container.sh("srun true");
 }
 
-/// Each of these makes the node `inval`: the start names file and line, and `doctor` quotes the line.
+/// Each of these mismatches makes the node `inval`: the start names file and line, and `doctor` quotes the line.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_user_files_that_do_not_match_hardware() {

@@ -32,7 +32,7 @@ impl RecordedKey {
 pub enum Kind {
     /// `true` or `false`.
     Boolean,
-    /// Minimum and maximum of the type.
+    /// An integer between the minimum and the maximum of the type.
     Integer(i64, i64),
     /// A time in seconds, which may have a fraction.
     Seconds,

@@ -146,7 +146,7 @@ impl Reader {
             .expect("timeout is installed")
     }
 
-    /// Replaces image, project and volume names, so that tests do not touch those of a developer on this machine.
+    /// Replaces image, project and volume names, so that tests do not touch a developer's objects on this machine.
     fn with_test_names(&self, text: &str) -> String {
         text.replace("slurminit:latest", &tag(PLAIN))
             .replace("slurminit:demo", &tag(DEMO))

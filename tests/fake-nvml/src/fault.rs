@@ -11,7 +11,7 @@ pub(crate) struct Fault {
     pub(crate) at: At,
     pub(crate) gpu: Option<u32>,
     kind: Kind,
-    /// Delay of `slow`.
+    /// Delay of a `slow` fault.
     #[serde(default = "one_second")]
     milliseconds: u64,
 }
@@ -98,7 +98,7 @@ enum Kind {
     Untouched,
     /// The call writes to standard output and standard error, then succeeds.
     Noise,
-    // Codes of nvmlReturn_t.
+    // The following faults return this code of nvmlReturn_t.
     Uninitialized,
     InvalidArgument,
     NotSupported,

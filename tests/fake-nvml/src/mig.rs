@@ -123,7 +123,7 @@ constant_errors! {
     nvmlDeviceGetSupportedMemoryClocks(_count: *mut c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
     /// Clock settings are not supported.
     nvmlDeviceGetSupportedGraphicsClocks(_memory: c_uint, _count: *mut c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// No samples.
+    /// There are no samples.
     nvmlDeviceGetProcessUtilization(_out: *mut c_void, _count: *mut c_uint, _since: c_ulonglong), Processes, nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn directories_of_steps_give_no_user_rights_of_another(container: &Co
     for line in ["mkdir /run/slurminit/oci/7", "ls /run/slurminit/oci/1502", "ls /run/slurminit/oci/0"] {
         assert_ne!(as_user(container, "alice", line).code, 0, "{line}");
     }
-    // Only root can create files where the owner may not write: a link there would give alice any file.
+    // Only root can create files in a directory that its owner cannot write: a link there would give alice access to any file.
     alice(container, "chmod 500 /run/slurminit/oci/1501").ok();
     let step = alice(container, "srun --container=small id");
     assert!(step.code != 0 && !step.stdout.contains("uid"), "slurmstepd created directories as root: {step:?}");

@@ -209,7 +209,7 @@ fn containers_that_share_homes_pull_image_once() {
 fn interrupted_pull_is_taken_over_and_leaves_nothing() {
     let registries = Registries::serve();
     let step = || registries.container.sh("cat /tmp/step");
-    // The task that pulls is killed: the other one pulls.
+    // The task that pulls is killed: the other task pulls.
     registries.begin_pull_of_big();
     registries.container.sh("kill -KILL $(ps -o ppid= -C skopeo)");
     registries.container.until("grep -qs code /tmp/step");

@@ -1,4 +1,4 @@
-//! The simulated machines.
+//! The rows of the table of simulated machines.
 
 use super::kfd::{Chip, MI210, MI300X, RYZEN};
 use super::machine::Machine;
@@ -39,7 +39,7 @@ fn chips<const N: u32>(chip: Chip) -> Vec<Chip> {
 
 fn amd() -> Vec<Machine> {
     let mi308x = Chip { device: 0x74a2, partitions: 4, ..MI300X };
-    // As on a real machine, the render nodes are in another order than KFD's nodes, and there are two PCI domains.
+    // As on a real machine, the order of the render nodes differs from that of KFD's nodes, and there are two PCI domains.
     let mut scattered = chips::<8>(mi308x);
     for (place, chip) in (0..).zip(&mut scattered) {
         chip.minor = 128 + [0, 8, 16, 24, 32, 40, 48, 56][(place * 3 % 8) as usize];

@@ -1,4 +1,4 @@
-//! A mapping in a manifest, each field of which must be handled.
+//! A mapping in a manifest. Each of its fields must be handled.
 
 use serde_json::{Map, Value};
 use yaml_rust2::{Yaml, YamlLoader};

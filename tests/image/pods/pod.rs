@@ -118,7 +118,7 @@ impl Namespace {
         Pod { container, holder, _names: names, _volumes: volumes, _files: files, address }
     }
 
-    /// A volume that outlives its pod, world-writable like those of some provisioners.
+    /// A volume that outlives its pod. It is world-writable, as with some provisioners.
     fn claim(&mut self, name: &str) -> String {
         let suffix = format!("-{name}");
         if !self.claims.iter().any(|claim| claim.name.ends_with(&suffix)) {
