@@ -65,7 +65,7 @@ impl Host {
 
     /// Installs a fake tool and the output of one of its commands.
     pub(crate) fn answer(self, tool: &str, name: &str, stdout: &str) -> Self {
-        // A link: a file that was just written cannot be executed while another thread's child still holds it open.
+        // Uses a link, because a file that was just written cannot be executed while another thread's child still holds it open.
         let link = self.path("tools").join(tool);
         if !link.is_symlink() {
             symlink(harness::root().join("tests/configure/fake-tool"), link).unwrap();

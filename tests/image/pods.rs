@@ -193,7 +193,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     // slurmctld reports the end of a job to slurmdbd with a delay.
     let ended = format!("sacct --noheader --parsable2 -X -j {id} -o user,state | grep -qx \"alice.COMPLETED\"");
     assert_eq!(login.container.wait_until(60, &ended).code, 0, "{}", controller.container.log());
-    // Prometheus uses addresses, others the names of Services.
+    // Prometheus uses addresses; other clients use the names of Services.
     for host in [controller.address.as_str(), "slurm-controller-0.slurm", "slurm-controller-0.slurm.svc.cluster.local"]
     {
         assert!(metrics(&controller.address, host).contains("\nslurminit_slurm_up 1\n"), "{host}");

@@ -88,7 +88,7 @@ pub const CARDS: [Card; 8] = [
         lacks_fields: &[],
         since: 525,
     },
-    // Recorded with 580.159.04 in tests/detect/recorded: one card of several, without links or a NUMA node.
+    // Recorded with driver 580.159.04 in tests/detect/recorded: one of the machine's cards, in a VM without links or a NUMA node.
     Card {
         name: "H100-VM",
         keys: "name = 'NVIDIA H100 80GB HBM3'\nmemory_mib = 81559\nreserved_mib = 480\ncompute = [9, 0]\npersistence = true\n\
