@@ -43,7 +43,7 @@ collect_parts() {
     started_parts=() part_groups=''
 }
 
-# Starts a command in a process group of its own, so that a signal to this script ends it with its children. Sets group.
+# Starts a command in its own process group, so that a signal to this script ends the command and its children. Sets group.
 in_group() { # LOG COMMAND...
     local log=$1
     shift
@@ -101,7 +101,7 @@ print_result() {
     [ "$failed" = 0 ]
 }
 
-# Runs beside the tests of the code.
+# Runs in parallel with the tests of the code.
 start_building() {
     local group
     build_begin=$SECONDS

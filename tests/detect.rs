@@ -1,4 +1,4 @@
-//! `slurminit detect` with a stand-in for NVIDIA's library and directory trees that stand in for the machine.
+//! `slurminit detect` with a fake NVML library, and with directory trees in place of the machine's `/proc`, `/sys` and `/dev`.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -24,10 +24,10 @@ use tempfile::TempDir;
 
 /// Time limit for operations that must not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Detection timeout in tests where a probe hangs; the probe is killed after six tenths of it.
+/// Detection timeout in tests where a probe hangs; the probe is killed after 60 % of this time.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Cargo builds the library beside the test, because the crate is a dev-dependency.
+/// Path of the fake NVML library. Cargo builds it next to the test because the crate is a dev-dependency.
 fn fake_nvml() -> PathBuf {
     let library = harness::fake_nvml();
     assert!(library.exists(), "{} is missing: run `cargo test --workspace`", library.display());
@@ -163,7 +163,7 @@ fn gpu_denied_by_nvml_affects_no_other_gpu() {
     assert_eq!(inventory.findings, [], "a device file without a GPU causes no finding");
 }
 
-/// NVML call, kind of fault, part of the finding, part of its fix.
+/// Each fault: the NVML call, the kind of fault, a part of the expected finding, and a part of its fix.
 const FAULTS: [(&str, &str, &str, &str); 13] = [
     ("init", "hang", "timed out after 1.", "dmesg"),
     ("count", "spin", "timed out after 1.", "dmesg"),
@@ -322,7 +322,7 @@ fn closed_stdout_causes_no_panic() {
 fn probe_does_not_outlive_killed_detection() {
     let machine = Machine::new(Some(""));
     let mut command = machine.command();
-    // The library reads its machine from a FIFO that never ends, so the probe hangs. The writer notices when it exits.
+    // The library reads its machine from a FIFO that never ends, so the probe hangs. The writer detects when the probe exits.
     let fifo = machine.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut detection = command.args(["--timeout", "60"]).env("FAKE_NVML", &fifo).spawn().unwrap();

@@ -1,5 +1,5 @@
 //! Runs `slurminit doctor` against simulated faults. Hosts and containers are directories with fake tools
-//! (`doctor/hosts.rs`, `doctor/containers.rs`); fake-nvml stands in for NVIDIA's library. Faults that need real daemons
+//! (`doctor/hosts.rs`, `doctor/containers.rs`); fake-nvml replaces NVIDIA's library. Faults that need real daemons
 //! are in `tests/image/doctor.rs`.
 //!
 //! `tests/doctor/answers` holds the expected answer to each fault. docs/reference/doctor.md is generated from the

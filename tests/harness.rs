@@ -21,7 +21,7 @@ pub fn root() -> &'static Path {
 pub fn slurminit() -> &'static Path {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let directory = directory();
-        // cargo-nextest builds them once, before the tests (.config/nextest.toml).
+        // Under cargo-nextest, a setup script has already built the programs (.config/nextest.toml).
         let is_built = std::env::var_os("NEXTEST").is_some();
         if let Some(cargo) = std::env::var_os("CARGO").filter(|_| !is_built) {
             let mut build = Command::new(cargo);

@@ -1,5 +1,5 @@
-//! Tests that start no container and need no root: files, decisions, verbs as processes. The ignored ones need a tool (Chromium,
-//! buildx, compose, NVIDIA's library): parts of docker/test run them.
+//! Tests that start no container and need no root: files, decisions, verbs as processes. The ignored tests need a tool (Chromium,
+//! buildx, compose, NVIDIA's library); parts of docker/test run them.
 
 mod bake;
 mod configure;

@@ -7,7 +7,7 @@ need() { # PROGRAM PACKAGE
     command -v "$1" >/dev/null
 }
 
-# The package with Helm's library is built for x86_64 alone, on Linux.
+# The package with Helm's library exists only for Linux on x86_64.
 can_render_chart() { [ "$(uname -m)" = x86_64 ]; }
 
 has_helm_and_kubectl() { command -v helm && command -v kubectl; } >/dev/null
@@ -33,7 +33,7 @@ remove_test_objects() { # RUN
     done
 }
 
-# A process of another user cannot be signalled.
+# /proc also shows the processes of other users, which cannot be signalled.
 is_running() { kill -0 "$1" 2>/dev/null || [ -d "/proc/$1" ]; } # PID
 
 # A killed run has removed nothing.

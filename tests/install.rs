@@ -180,7 +180,7 @@ fn rejects_invalid_munge_key_without_replacing_it() {
     assert!(error.contains("/etc/munge/munge.key has 5 bytes") && error.contains("remove it"), "{error}");
     assert_eq!(fs::read_to_string(&key).unwrap(), "short");
 
-    // A crash can leave an empty file of a key that was never used.
+    // A crash can leave an empty key file. Its key was never used.
     fs::write(&key, "").unwrap();
     let made = install::install_munge_key(&config, root.path()).unwrap();
     assert_eq!(made.source, KeySource::Generated);

@@ -56,7 +56,7 @@ fn writes_nothing_without_configured_users() {
     let before = inodes(root.path());
     assert_eq!(install(root.path(), "").unwrap(), []);
     assert_eq!(inodes(root.path()), before);
-    // Works without the account files.
+    // The root directory may have no account files.
     assert_eq!(install(tempfile::tempdir().unwrap().path(), "").unwrap(), []);
 }
 
@@ -159,7 +159,7 @@ fn keeps_existing_home() {
     fs::create_dir_all(&home).unwrap();
     fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
     let owner = geteuid().as_raw();
-    // A user other than this one, who may have any ID.
+    // Differs from the user ID of this process, which may be any.
     let uid = owner + 1001;
     let findings = install(root.path(), &format!("[[user]]\nname = \"alice\"\nuid = {uid}\n")).unwrap();
     assert!(findings[0].what.contains(&format!("belongs to uid {owner}, but alice has uid {uid}")), "{findings:?}");

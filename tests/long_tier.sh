@@ -2,7 +2,7 @@
 # The parts of docker/test's long tier, one function each, and their samples for each run. Sourced.
 # shellcheck disable=SC2154 # docker_cmd is engine.sh's, the rest docker/test's
 
-# The image tests of the images that `build` makes.
+# The image tests that use the images of `build`.
 of_these_images='not test(/^(printed|vendors|upgrade)::/)'
 
 long() { image_tests "long image tests" "$of_these_images and test(/^long::/)"; }

@@ -171,8 +171,8 @@ fn labels(start: &str, series: &BTreeSet<String>) -> String {
     names.join(", ")
 }
 
-/// tests/metrics/asked has the metric names in each dashboard's expressions, extracted from its JSON (for 4323 from the
-/// exporter's sources) with
+/// tests/metrics/asked lists the metric names in each dashboard's expressions. They were extracted from the dashboard's JSON (for
+/// dashboard 4323 from the exporter's sources) with
 /// `grep -ohE '\b(nvidia_smi|DCGM|slurm)_[A-Za-z0-9_]+' dashboard.json | sort -u`.
 #[test]
 fn dashboards_use_existing_metrics() {
@@ -182,7 +182,7 @@ fn dashboards_use_existing_metrics() {
         let used = fs::read_to_string(file).unwrap();
         assert!(used.lines().count() > 5);
         for name in used.lines() {
-            // A trailing underscore: a name prefix in a regular expression.
+            // A trailing underscore marks a name prefix from a regular expression.
             let is_exported = exported.contains_key(name)
                 || (name.ends_with('_') && exported.keys().any(|metric| metric.starts_with(name)));
             assert!(is_exported, "dashboard {dashboard} uses {name}");
@@ -238,7 +238,7 @@ fn takes_gpu_jobs_and_their_run_time_from_slurmctld() {
         gpus.iter().map(|gpu| (gpu.jobs.len(), files.now - gpu.since)).collect::<Vec<_>>()
     };
     allocations.apply(&mut files, Ok(&slurm()));
-    // GPU 2 was free before the first reader came; of GPU 1 the agent has no time.
+    // GPU 2 was free before the first scrape. The agent's report has no time for GPU 1.
     assert_eq!(jobs_and_age(&files), [(1, 62), (0, files.now), (0, 5)]);
     files.now += 30;
     allocations.apply(&mut files, Ok(&slurm()));

@@ -1,5 +1,5 @@
-//! Checks the manual pages and the shell completions, which the crate `manual` makes, and generates the verb table of
-//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test host pages` writes it.
+//! Checks the manual pages and the shell completions of the crate `manual`, and generates the verb table of
+//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test host pages` writes the table.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -97,7 +97,7 @@ fn only_visible_verbs_have_pages_and_completions() {
             assert!(generated[&format!("completions/slurminit.{shell}")].contains(verb), "{verb} {shell}");
         }
     }
-    // slurminit.toml(5) names them, too.
+    // slurminit.toml(5) may name hidden verbs.
     for (name, text) in generated.iter().filter(|(name, _)| !name.ends_with(".5")) {
         assert!(!text.contains("prepare"), "{name}");
     }

@@ -9,9 +9,9 @@
 //! | `<!-- test: in=container -->` | runs in the cluster's container |
 //! | `<!-- test: in=bare -->` | runs in a container of the image without a cluster |
 //! | `<!-- test: file=PATH -->` | is written to the file PATH, whatever its language; bash must accept a script |
-//! | `<!-- test: by=SCRIPT -->` | is typed by this script, which reads it from the page |
-//! | `<!-- test: image=full -->` | is the first of a page whose cluster has the image of the target `full` |
-//! | `<!-- test: tty -->` | runs at a terminal where `exit` is typed: a shell that it opens ends |
+//! | `<!-- test: by=SCRIPT -->` | is run by this script, which reads it from the page |
+//! | `<!-- test: image=full -->` | is the first block of a page whose cluster uses the image of the target `full` |
+//! | `<!-- test: tty -->` | runs at a terminal; then `exit` is typed, which ends a shell that the block has opened |
 //! | `<!-- test: fails -->` | exits with an error and shows it; can be combined with `in=` |
 //! | `<!-- test: skip WHY -->` | is not run: needs a GPU, a browser, a registry etc., or has another test (see WHY) |
 //!

@@ -1,7 +1,10 @@
-//! Rendering of configuration files from an inventory. Each directory in `tests/render` is a case: detected hardware
-//! (`inventory.json`: what differs from `tests/render/inventory.json`), configuration (`slurminit.toml`), user files (`config/`, `slurm/`) and
-//! output (`expected/`: what differs from the first case. A file is recorded whole or, if that is shorter, as `NAME.diff`; `absent` names the
-//! files that only the first case has).
+//! Rendering of configuration files from an inventory. Each directory in `tests/render` is a case:
+//! - `inventory.json`: the detected hardware, as changes to `tests/render/inventory.json`
+//! - `slurminit.toml`: the configuration
+//! - `config/`, `slurm/`: the user's files
+//! - `expected/`: the output files that differ from the first case. A file is recorded whole, or as `NAME.diff` if the difference is
+//!   shorter. `absent` names the files that only the first case has.
+//!
 //! `UPDATE=1 cargo test --test host render` writes `expected/`; review the diff before you commit it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -21,7 +24,7 @@ use serde_json::Value;
 /// The first case, whose expected files are complete.
 const FIRST: &str = "01-two-linked-h200";
 
-/// Replaces the values of `base` by those of `change`. Objects are merged.
+/// Replaces the values of `base` with those of `change`. Objects are merged.
 fn merge(base: &mut Value, change: Value) {
     match (base, change) {
         (Value::Object(base), Value::Object(change)) => {
@@ -42,7 +45,8 @@ fn inventory(case: &Path) -> Inventory {
     serde_json::from_value(inventory).unwrap()
 }
 
-/// The lines that differ, each group between its neighbours. Without line numbers, so that a change of the first case is seen once.
+/// The lines that differ, each group with its neighbouring lines. Has no line numbers, so that added lines in the first case do not
+/// change the recorded differences of the others.
 fn line_difference(base: &str, text: &str) -> String {
     let difference = similar::TextDiff::from_lines(base, text).unified_diff().context_radius(1).to_string();
     difference
@@ -51,7 +55,7 @@ fn line_difference(base: &str, text: &str) -> String {
         .collect()
 }
 
-/// The files of a case that are recorded.
+/// The files to record for a case: those that differ from the first case.
 fn differences(files: BTreeMap<String, String>, first: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let only_first =
         |name: &&String| *name != "oci.conf" && !files.contains_key(*name) && !files.contains_key("refusal.txt");

@@ -1,5 +1,5 @@
 //! A simulated day of the state machine with a crash, a hang and a reload every hour: memory must not grow.
-//! A separate test binary, so that the resident size is that of the state machine.
+//! This is a separate test binary, so that no other test affects the resident size.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -114,7 +114,7 @@ impl Simulation {
     }
 }
 
-/// The resident memory of this process in KiB, without pages of its file.
+/// The anonymous resident memory of this process in KiB.
 fn resident_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

@@ -40,7 +40,7 @@ fn two_mi210() -> Host {
     Host::with_docker(&["runc"]).amd(2, 44, 992)
 }
 
-/// Every case.
+/// All cases: the folder name and the test host.
 pub(crate) fn all() -> Vec<(&'static str, Host)> {
     let mut cases = docker();
     cases.extend(nvidia());

@@ -50,7 +50,7 @@ fn compose_accepts_each_generated_file_and_keeps_its_settings() {
         fs::copy(&compose_yaml, project.path().join("compose.yaml")).unwrap();
         fs::write(project.path().join("compose.gpus.yaml"), &text).unwrap();
         fs::create_dir(project.path().join("docker")).unwrap();
-        // One case sets COMPOSE_FILE; its report says to remove it.
+        // One case sets COMPOSE_FILE; its report recommends removing the variable.
         let env = fs::read_to_string(case.join("env")).unwrap();
         let env = env.lines().filter(|line| !line.starts_with("COMPOSE_FILE=")).collect::<Vec<_>>().join("\n");
         fs::write(project.path().join(".env"), &env).unwrap();

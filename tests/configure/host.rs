@@ -32,7 +32,7 @@ impl Host {
             .project("compose.yaml", include_str!("../../compose.yaml"))
     }
 
-    /// Like `new`, with a healthy engine, these runtimes, and Compose 2.
+    /// Like `new`, plus a healthy engine with these runtimes, and Compose 2.
     pub(crate) fn with_docker(runtimes: &[&str]) -> Self {
         Self::new().engine(runtimes, json!({})).answer("docker", "compose", "2.29.7\n")
     }
@@ -41,13 +41,13 @@ impl Host {
         self.directory.path().join(path)
     }
 
-    /// A file below the root.
+    /// Adds a file below the root.
     pub(crate) fn file(self, path: &str, text: &str) -> Self {
         write(&self.path("root").join(path), text);
         self
     }
 
-    /// A file beside compose.yaml.
+    /// Adds a file beside compose.yaml.
     pub(crate) fn project(self, name: &str, text: &str) -> Self {
         write(&self.path("project").join(name), text);
         self
@@ -65,7 +65,7 @@ impl Host {
 
     /// Installs a fake tool and the output of one of its commands.
     pub(crate) fn answer(self, tool: &str, name: &str, stdout: &str) -> Self {
-        // A link: a file that was just written cannot be executed while another thread's child still holds it open.
+        // Uses a link, because a file that was just written cannot be executed while another thread's child still holds it open.
         let link = self.path("tools").join(tool);
         if !link.is_symlink() {
             symlink(harness::root().join("tests/configure/fake-tool"), link).unwrap();
@@ -74,7 +74,7 @@ impl Host {
         self
     }
 
-    /// A tool that fails with this exit code and standard error.
+    /// Makes the tool command with this output name fail with this exit code and standard error.
     pub(crate) fn failure(self, tool: &str, name: &str, code: u8, stderr: &str) -> Self {
         let host = self.answer(tool, name, "");
         write(&host.path(&format!("answers/{name}.err")), stderr);
@@ -106,7 +106,7 @@ impl Host {
         self.answer("docker", "info", &info.to_string())
     }
 
-    /// The image exists, and a container with the vendor's GPUs reports this number as usable.
+    /// Adds the image, and makes a container with the vendor's GPUs report this number of usable GPUs.
     pub(crate) fn trial(self, vendor: Vendor, usable: u32) -> Self {
         let gpus = (0..usable).map(|index| gpu(vendor, index, Access::Usable)).collect();
         self.trial_inventory(vendor, &Inventory { gpus, ..Inventory::default() })
@@ -117,7 +117,7 @@ impl Host {
         self.answer("docker", "image", "sha256:1c1d\n").answer("docker", &format!("trial-{vendor}"), &text)
     }
 
-    /// NVIDIA GPUs with their driver, as shown by the kernel's files and nvidia-smi.
+    /// Adds NVIDIA GPUs with their driver, as shown by the kernel's files and nvidia-smi.
     pub(crate) fn nvidia(self, count: usize, model: &str, driver: &str) -> Self {
         let mut list = String::new();
         let mut host = self.file(
@@ -141,7 +141,7 @@ impl Host {
             .file(&format!("sys/bus/pci/devices/{address}/class"), &format!("{class}\n"))
     }
 
-    /// The container toolkit's programs; `daemon.json` names its runtime if `is_configured`.
+    /// Adds the programs of NVIDIA's container toolkit and, if `is_configured`, its runtime in `daemon.json`.
     pub(crate) fn toolkit(self, is_configured: bool) -> Self {
         let host = self.file("usr/bin/nvidia-ctk", "").file("usr/bin/nvidia-container-runtime", "");
         if !is_configured {
@@ -150,7 +150,7 @@ impl Host {
         host.file("etc/docker/daemon.json", r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#)
     }
 
-    /// AMD GPUs after an integrated GPU of another vendor, with these groups of /dev/kfd and of the render nodes.
+    /// Adds an integrated GPU of another vendor, and then AMD GPUs. /dev/kfd and the AMD render nodes get these groups.
     pub(crate) fn amd(mut self, count: usize, kfd_group: u32, render_group: u32) -> Self {
         self.has_groups = true;
         let mut host = self
@@ -167,7 +167,7 @@ impl Host {
         host
     }
 
-    /// An Intel GPU at this PCI address, with its render node.
+    /// Adds an Intel GPU at this PCI address, with its render node.
     pub(crate) fn intel(mut self, address: &str, device_id: &str, minor: u32, group: u32) -> Self {
         self.has_groups = true;
         let node = format!("renderD{minor}");
@@ -227,7 +227,7 @@ impl Host {
     }
 }
 
-/// A GPU as a container sees it.
+/// A GPU in the inventory of a container.
 pub(crate) fn gpu(vendor: Vendor, index: u32, access: Access) -> Gpu {
     Gpu {
         vendor,

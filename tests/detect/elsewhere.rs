@@ -64,7 +64,7 @@ fn docker_desktop_is_detected_by_its_kernel() {
     assert_eq!(machine.detect().platform, Platform::DockerDesktop);
 }
 
-/// A pod with `nvidia.com/gpu: 1` on a machine with eight GPUs: CDI leaves /proc visible and sets `void`.
+/// A pod with `nvidia.com/gpu: 1` on a machine with eight GPUs: CDI leaves all GPUs in /proc, and sets NVIDIA_VISIBLE_DEVICES to `void`.
 #[test]
 fn pod_with_one_of_eight_gpus_can_use_only_that_one() {
     let all = |machine: Machine| {
@@ -109,7 +109,7 @@ fn reports_requested_gpus_that_are_missing() {
     }
 }
 
-/// The device file is present and NVIDIA's library is missing, for three different causes.
+/// The device file is present but NVIDIA's library is missing, for three different reasons.
 #[test]
 fn missing_library_is_explained_by_capabilities() {
     for (capabilities, cause) in [

@@ -41,7 +41,7 @@ fn gpu_reported_lost_by_condition_call_is_lost() {
     }
 }
 
-/// Drivers before 510 have only the first version of the call. The library is a copy with the second version renamed.
+/// Drivers before 510 have only the first version of the call. The test uses a copy of the library in which the second version is renamed.
 #[test]
 fn old_driver_reports_memory() {
     let machine = Machine::new(Some("[[gpu]]\nmemory_mib = 16384\ncondition = { used_mib = 5 }\n")).with_devices(&[0]);
@@ -86,7 +86,7 @@ fn duplicate_uuid_belongs_to_one_gpu() {
     assert!(inventory.findings[0].what.contains("GPU-1 is already the UUID of GPU 0"), "{:?}", inventory.findings);
 }
 
-/// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs. So is CXL memory, which is no GPU's.
+/// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs. So is CXL memory, which belongs to no GPU.
 #[test]
 fn gpu_memory_is_excluded_from_machine_memory() {
     let tree = |machine: Machine| {

@@ -1,4 +1,4 @@
-//! `slurminit look`, the process with which the agent samples the driver: readings that need several samples or calls.
+//! `slurminit look`, the process that samples the driver for the agent: readings that need several samples or calls.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::fake_nvml;
 
-/// The readings of each GPU in each sample of one process; `machines` has the fake driver's file for each sample.
+/// The readings of each GPU in each sample of one process; `machines` contains the fake driver's file for each sample.
 fn samples(machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
     samples_without(&[], machines, arguments)
 }
@@ -62,7 +62,7 @@ impl Drop for KillOnDrop {
 
 #[test]
 fn reports_fabric_and_pci_express_traffic() {
-    // PCIe traffic: GPU 0 reports it through GPM, GPU 1 counts with 64 bits, GPU 2 with 32 bits, GPU 3 reports nothing.
+    // PCIe traffic: GPU 0 reports it through GPM, GPU 1 has 64-bit counters, GPU 2 has 32-bit counters, and GPU 3 reports nothing.
     let machine = |bytes: u64| {
         format!(
             "[[gpu]]\ncondition = {{ fabric = 3, tensor = 40.5, pcie_mib = [1.5, 2.0] }}\n\
@@ -76,7 +76,7 @@ fn reports_fabric_and_pci_express_traffic() {
     let [gpm, counting, narrow, silent] = samples[1].as_slice() else { panic!("{samples:?}") };
     assert_eq!((gpm.fabric_state, gpm.tensor_ppm), (Some(3), Some(405_000)));
     assert_eq!((gpm.pcie_traffic.sent, gpm.pcie_traffic.received), (Some(3 << 19), Some(2 << 20)));
-    // The rate depends on the sampling interval, which varies with load. The received counter decreased: no rate.
+    // The rate depends on the sampling interval, which varies with load. The received counter decreased, so it has no rate.
     assert!(counting.pcie_traffic.sent.is_some_and(|rate| rate > 0), "{counting:?}");
     assert_eq!((counting.pcie_traffic.received, counting.fabric_state), (None, None));
     for gpu in [narrow, silent] {

@@ -1,4 +1,4 @@
-//! Each card with each driver branch that supports it, in each command that reads GPUs.
+//! Tests each card with each driver branch that supports it, in each command that reads GPUs.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -52,7 +52,7 @@ fn each_gpu_gets_requirement_verdicts() {
     assert_eq!(actual[1], ("configuration".to_owned(), "could-not-look".to_owned()));
 }
 
-/// A driver without answers gets no verdict, one with nonsense no negative verdict, and neither costs a GPU.
+/// A driver that does not respond gets no verdict, and one that returns nonsense gets no negative verdict. Neither makes a GPU unusable.
 #[test]
 fn failed_condition_queries_cause_no_negative_verdict() {
     let with_faults = |kind: &str| {

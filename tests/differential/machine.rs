@@ -8,11 +8,11 @@ pub(crate) struct Machine {
     pub(crate) threads_per_core: u32,
     /// The cpuset of the container; empty for the whole machine.
     pub(crate) allowed_cpus: &'static str,
-    /// For the fake NVML library; its crate's documentation has the format.
+    /// The GPUs, in the file format of the fake NVML library (see the documentation of its crate).
     pub(crate) gpus: &'static str,
-    /// N of every `/dev/nvidiaN` that the container has.
+    /// N of each `/dev/nvidiaN` in the container.
     pub(crate) device_files: &'static [u32],
-    /// `/proc/driver/nvidia-caps/mig-minors`: `gpu0/gi9/access 219`. Every file that it names exists.
+    /// Lines of `/proc/driver/nvidia-caps/mig-minors`, such as `gpu0/gi9/access 219`. Each capability file that they name exists.
     pub(crate) mig_minors: &'static str,
     pub(crate) expected: Expected,
 }
@@ -44,7 +44,7 @@ impl Machine {
         self.mig_minors.split_whitespace().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
-    /// The file as the driver writes it.
+    /// The text of mig-minors as the driver writes it.
     pub(crate) fn mig_minors(&self) -> String {
         self.mig_minors.lines().map(str::trim).filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
     }

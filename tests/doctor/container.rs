@@ -126,7 +126,7 @@ impl Container {
         self
     }
 
-    /// Adds a driver fault, in the terms of tests/fake-nvml.
+    /// Adds a driver fault. `at` and `kind` are those of tests/fake-nvml.
     pub(crate) fn fault(mut self, at: &str, kind: &str) -> Self {
         self.machine += &format!("[[fault]]\nat = \"{at}\"\nkind = \"{kind}\"\n");
         self

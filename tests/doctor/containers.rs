@@ -245,7 +245,7 @@ fn faulty() -> Container {
     healthy().status(Vec::new()).file("run/slurminit/gpus.json", &serde_json::to_string(&report).unwrap())
 }
 
-/// A compute node: slurmd in this state, and `node` as the controller's view of it.
+/// A compute node: slurmd is in this state, and `node` is the controller's record of the node.
 fn compute(state: UnitState, node: &str) -> Container {
     let unit = |name: &str, state| UnitSnapshot { name: name.to_owned(), state, ..UnitSnapshot::default() };
     healthy().status(vec![unit("munged", UnitState::Ready), unit("slurmd", state)]).answer("sinfo", "node", node)

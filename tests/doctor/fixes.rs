@@ -1,4 +1,4 @@
-//! The test that applies each entry's fix in the situation that prints it, or the reason why no test does.
+//! For each entry, the test that applies its fix in the situation that prints it, or the reason why there is no such test.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use doctor::PARTS;
 
 /// How the fix of an entry is tested.
 enum Fix {
-    /// By a test with the real daemons: its file below `tests/image`, and its name.
+    /// A test with the real daemons: its file below `tests/image`, and its name.
     Tested(&'static str, &'static str),
     /// The fix changes the host: its driver, kernel, engine, clock, firewall or another machine.
     OfHost,
@@ -32,7 +32,7 @@ const FIXES: &[(&str, Fix)] = &[
     ("device-plugin", OfHost),
     ("host-clock", OfHost),
     ("no-gpu", NeedsGpu),
-    // `--build-arg GPU_TYPE=nvidia` makes the image of that test.
+    // `--build-arg GPU_TYPE=nvidia` builds the image of that test.
     ("gpu-type", Tested("doctor.rs", "healthy_cluster_has_no_fault")),
     ("nvml-library", NeedsGpu),
     ("nvml-versions", OfHost),
@@ -52,7 +52,7 @@ const FIXES: &[(&str, Fix)] = &[
     ("virtual-gpu", NeedsGpu),
     ("gpu-share", OfUser),
     ("shared-memory", Tested("fixes.rs", "printed_options_of_docker_run_end_their_fault")),
-    // A nested engine may not raise this limit.
+    // A nested engine is not allowed to raise this limit.
     ("locked-memory", OfHost),
     ("container-images", OfHost),
     ("peer-memory", OfHost),
@@ -72,7 +72,7 @@ const FIXES: &[(&str, Fix)] = &[
     ("saved-state", Tested("doctor.rs", "reports_saved_state_of_other_cluster_name")),
     ("disk", Tested("fixes.rs", "printed_commands_end_their_fault")),
     ("address", Tested("fixes.rs", "printed_options_of_docker_run_end_their_fault")),
-    // A new container counts from zero.
+    // The counter starts at zero in a new container.
     ("memory-kills", OfUser),
     ("oom-group", OfHost),
     ("limits", Shows),
@@ -96,7 +96,7 @@ const FIXES: &[(&str, Fix)] = &[
     ("name-taken", OfUser),
 ];
 
-/// A new entry fails here until its fix has a test or a reason. A test that is named must exist and mention the entry.
+/// Fails for a new entry until its fix has a test or a reason. A named test must exist and mention the entry.
 pub(crate) fn check() {
     let entries: BTreeSet<&str> = PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id).collect();
     let listed: BTreeSet<&str> = FIXES.iter().map(|(entry, _)| *entry).collect();

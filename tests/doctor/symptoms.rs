@@ -3,7 +3,7 @@
 
 /// A symptom of a guide.
 pub(crate) struct Symptom {
-    /// The symptom in the guide's words.
+    /// The symptom as the guide describes it.
     pub(crate) symptom: &'static str,
     /// How the test causes the symptom.
     pub(crate) fault: &'static str,

@@ -10,7 +10,7 @@ const ACCOUNTS: &str = "[[account]]\nname = 'lab'\nFairshare = 10\nGrpTRES = 'gr
     [[qos]]\nname = 'short'\nPriority = 100\nMaxWall = '01:00:00'\n\
     [[user]]\nname = 'alice'\nuid = 1501\naccount = 'lab'\n[[user]]\nname = 'bob'\nuid = 1502\naccount = 'guests'\n";
 
-/// The `sacct` columns of a job, as soon as the database has it as completed.
+/// Waits until the database has recorded that the job completed, and returns these `sacct` columns of the job.
 fn wait_for_job_record(container: &Container, job: &str, columns: &str) -> String {
     let condition = format!("sacct -nX -j {job} -o State | grep -q COMPLETED");
     container.sh(&format!("timeout 120 sh -c 'until {condition}; do :; done' && sacct -nXP -j {job} -o {columns}"))
@@ -38,7 +38,7 @@ fn job_records_survive_database_crash_and_new_container() {
         let client = container.exec(&["setpriv", &format!("--reuid={user}"), groups, "perl", "-MErrno", "-e", connect]);
         assert_eq!(client.code, code, "{user}: {}", client.stderr);
     }
-    // A killed database restarts, and records the jobs that ended meanwhile.
+    // A killed database restarts, and then records the jobs that ended in the meantime.
     container.sh("pkill -KILL mariadbd; srun --job-name second true");
     assert_eq!(wait_for_job_record(&container, "2", "JobName"), "second");
     assert_eq!(container.stop(), 0, "{}", container.log());
@@ -205,7 +205,7 @@ fn reports_missing_slurmdbd_password_and_accounting() {
     assert_eq!(off.sh("pidof mariadbd slurmdbd || echo none"), "none");
 }
 
-/// The ID in slurmctld's state.
+/// Prints the cluster ID in slurmctld's state.
 const CLUSTER_ID: &str = "sed 's/.*|//' /var/lib/slurm/slurmctld/clustername";
 
 #[test]
@@ -221,7 +221,7 @@ fn accounting_turned_on_for_used_state_keeps_jobs_and_ids() {
     assert_eq!(without.sh(&format!("srun printenv SLURM_JOB_ID; {hold}; {hold}")), "1\n2\n3");
     assert_eq!(without.stop(), 0);
     drop(without);
-    // Then with a database that is new, is lost, or has registered another ID for a cluster without jobs.
+    // Turns accounting on with a new database, after the loss of that database, and with another ID registered for a cluster without jobs.
     let change_id = "sed -i 's/|.*/|17/' /var/lib/slurm/slurmctld/clustername";
     for (line, is_clean) in [("true", true), ("rm -rf /var/lib/slurm/mysql", true), (change_id, false)] {
         image("none").with(["--entrypoint", "sh"]).run(&["-c", line]).ok();
@@ -236,18 +236,18 @@ fn accounting_turned_on_for_used_state_keeps_jobs_and_ids() {
     }
     let with = image("embedded").serve();
     assert_eq!(with.sh("srun printenv SLURM_JOB_ID; scontrol release 2"), "4");
-    // slurmctld takes job 2 for recorded: the lost database had it.
+    // slurmctld considers job 2 recorded, because the lost database had recorded it.
     with.until("scontrol show job 2 | grep -q JobState=COMPLETED");
     assert_eq!(wait_for_job_record(&with, "4", "State"), "COMPLETED");
     assert_eq!(with.stop(), 0);
     drop(with);
-    // A database with jobs of another ID is not touched.
+    // A database with jobs of another cluster ID is left unchanged.
     image("none").with(["--entrypoint", "sh"]).run(&["-c", change_id]).ok();
     let refused = image("embedded").run(&["true"]);
     let output = refused.stderr + &refused.stdout;
     assert_eq!(refused.code, 78, "{output}");
     assert!(output.contains("has ID 17") && output.contains("remove /var/lib/slurm/slurmctld/clustername"), "{output}");
-    // The fix in the message.
+    // The fix that the message gives.
     let fix = "rm /var/lib/slurm/slurmctld/clustername";
     image("none").with(["--entrypoint", "sh"]).run(&["-c", fix]).ok();
     let with = image("embedded").serve();
@@ -280,7 +280,7 @@ fn external_database_is_changed_only_for_one_without_jobs() {
     let first = start("first").ok();
     let second = start("second").ok();
     assert_ne!(first, second, "each database makes up an ID");
-    // The first database has jobs with another ID than the state now has.
+    // The state now has the second database's cluster ID, but the first database has jobs under its own ID.
     let refused = start("first");
     let output = refused.stderr + &refused.stdout;
     assert_eq!(refused.code, 78, "{output}");
@@ -372,10 +372,10 @@ fn priority_fairshare_and_limits_of_docs_example_take_effect() {
     container.until(&format!("squeue -h -j {above} -o %r | grep -q AssocGrpGRES"));
 }
 
-/// A copy of slurmctld's state was restored; the database has later jobs. No job gets the ID of another one.
+/// An older copy of slurmctld's state is restored, while the database contains later jobs. No job ID is assigned twice.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn restored_state_numbers_no_job_like_one_of_the_database() {
+fn restored_state_reuses_no_job_id_of_database() {
     let state = Volume::new("accounting");
     let image = Image::new(FULL).volume(&state, "/var/lib/slurm").json_log();
     let mut container = image.serve();
@@ -404,7 +404,7 @@ fn restored_state_numbers_no_job_like_one_of_the_database() {
     assert_eq!(submit(&container), "5", "{}", container.log());
     wait_for_job_record(&container, "5", "JobID");
     assert_eq!(container.sh("sacct -nXDP -S now-1hour -o JobID | sort"), "1\n2\n3\n4\n5");
-    // The state was lost, and the database not.
+    // The state was lost, but the database was not.
     assert_eq!(container.stop(), 0, "{}", container.log());
     drop(container);
     copy("rm -r slurmctld");

@@ -138,7 +138,7 @@ fn names_line_of_customized_file_that_slurm_rejects() {
     assert_refused(&outcome, 78, &["/config/gres.conf:2: rejected by Slurm: "]);
 }
 
-/// munged would reject such a key with an unclear message.
+/// munged itself would reject a world-readable key with an unclear message.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn world_readable_munge_key_is_repaired_or_rejected() {

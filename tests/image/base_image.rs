@@ -1,11 +1,11 @@
-//! Images with another base than Debian's (docs/your-software.md): stand-ins for NVIDIA's CUDA and AMD's ROCm images.
+//! Images whose base is not Debian's image (docs/your-software.md): stand-ins for NVIDIA's CUDA and AMD's ROCm images.
 
 use crate::docker::{Image, directory};
 
-/// Built on tests/image/cuda-base.
+/// The image that is built on tests/image/cuda-base.
 const CUDA: &str = "slurminit:test-cuda";
 
-/// Built on tests/image/rocm-base.
+/// The image that is built on tests/image/rocm-base.
 const ROCM: &str = "slurminit:test-rocm";
 
 /// The base image's own entry point would print a text and start no cluster.
@@ -19,7 +19,7 @@ fn slurminit_is_entry_point_and_base_tools_are_kept() {
     assert_eq!(outcome.stdout, expected, "{}", outcome.stderr);
 }
 
-/// A batch job has the image's variables; with `--export=NONE` it has those of /etc/environment.
+/// A batch job gets the image's environment variables; with `--export=NONE` it gets the variables in /etc/environment.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn batch_job_finds_compiler() {
@@ -46,7 +46,7 @@ fn names_user_of_base_image_with_conflicting_uid() {
     assert!(outcome.stderr.contains("`ubuntu`"), "{}", outcome.stderr);
 }
 
-/// The distribution has its own rocm-smi and rocminfo.
+/// The distribution also packages rocm-smi and rocminfo, which must not replace those of the base image.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn rocm_tools_are_those_of_base_image() {

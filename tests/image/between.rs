@@ -53,7 +53,7 @@ const CASES: [Case; 14] = [
     Case { component: "compute", fault: "another one with the same name; then the first is gone", run: same_name },
 ];
 
-/// In each run of docker/test.
+/// The only case in a regular run of docker/test.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn cluster_recovers_from_killed_controller() {
@@ -258,7 +258,7 @@ fn clock(by: &str) -> CaseResult {
         .start();
     let reported = skewed.until_logged("waiting-for-controller", None);
     lab.cluster.controller.sh("timeout 10 srun -N1 --overlap --oversubscribe --mem=1 true");
-    // Replaced atomically: libfaketime could read an empty file.
+    // Replaced atomically, because libfaketime could otherwise read an empty file.
     std::fs::write(offset.path().join("new"), "+0").expect("a file");
     std::fs::rename(offset.path().join("new"), offset.path().join("offset")).expect("the clock is set");
     let back = lab.cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c2 idle\"");

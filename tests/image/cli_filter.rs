@@ -105,7 +105,7 @@ fn sbatch_warns_of_output_without_permission_and_of_mail() {
     assert_eq!(container.exec(&["sh", "-c", "cd / && sbatch --wrap true"]).stderr, "", "root may write everywhere");
     let step = container.exec(&["srun", "--mail-type=END", "true"]);
     assert!(step.code == 0 && step.stderr.contains("srun: warning: --mail-type"), "{step:?}");
-    // A directive in the script counts, and with a relay the mail is sent.
+    // A directive in the script is recognized, and with a relay the mail is sent.
     let config =
         directory(&[("slurminit.toml", "[slurm]\nmail_relay = '127.0.0.1:2525'\nmail_from = 'slurm@lab.example'\n")]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();

@@ -55,7 +55,7 @@ fn unprivileged_user_on_node_cannot_change_nodes() {
     assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
 }
 
-/// Without slurminit, Slurm drains such a node with "gres/gpu count reported lower than configured".
+/// Without slurminit, Slurm drains a node that returns with fewer GPUs: "gres/gpu count reported lower than configured".
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn node_returning_with_fewer_gpus_registers_without_drain() {
@@ -68,7 +68,7 @@ fn node_returning_with_fewer_gpus_registers_without_drain() {
     drop(first);
     let _second = cluster.compute("c1", 1);
     assert!(cluster.nodes().starts_with("c1 ") && cluster.nodes().ends_with("gpu:nvidia:1"), "{}", cluster.nodes());
-    // The job that fits runs. The other one was requeued and stays pending.
+    // The job that fits runs. The other job was requeued and stays pending.
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
     let log = cluster.controller.log();
@@ -180,7 +180,7 @@ fn stop_of_combined_controller_and_node_or_compute_loses_no_job() {
     drop((compute, head, network));
 }
 
-/// slurmctld does respond, with an error of authentication.
+/// slurmctld responds, but with an authentication error.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn container_with_another_munge_key_names_the_key() {

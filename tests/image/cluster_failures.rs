@@ -111,7 +111,7 @@ fn node_that_jobs_name_is_not_deleted() {
     docker(["restart", &cluster.controller.name]).ok();
     cluster.controller.wait_until_healthy();
     assert!(jobs.iter().all(|job| states(job) == "PENDING"), "{}", cluster.controller.log());
-    // Each alone keeps the node.
+    // A single one of these jobs is enough to keep the node.
     for (at, job) in jobs.iter().enumerate() {
         assert_eq!(delete().code, 1, "{}", options[at]);
         cluster.controller.sh(&format!("scancel {job}"));

@@ -84,7 +84,7 @@ fn unprivileged_user_runs_jobs() {
     assert_eq!((outcome.code, outcome.stdout.trim()), (0, "nobody"), "{outcome:?}");
 }
 
-/// The umask of the caller (`podman run --umask`) is the command's, and does not close slurminit's directories to users.
+/// The command inherits the caller's umask (`podman run --umask`), which does not affect the modes of slurminit's directories.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn command_gets_umask_of_caller_and_users_reach_the_cluster() {
@@ -95,7 +95,7 @@ fn command_gets_umask_of_caller_and_users_reach_the_cluster() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "0077\n0077\n"), "{}", outcome.stderr);
 }
 
-/// A derived image or its users set variables for their own programs.
+/// Variables that a derived image or its users set for their own programs must not break slurminit's programs.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn starts_with_variables_of_derived_images() {
@@ -104,7 +104,7 @@ fn starts_with_variables_of_derived_images() {
         let outcome = image.clone().with(["--env", &format!("PATH={path}")]).run(&["srun", "hostname"]);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{path}: {outcome:?}");
     }
-    // munged's libraries, which only it loads; another C library would end every program.
+    // Broken copies of libraries that only munged loads. A broken C library would break every program.
     let bad =
         directory(&[("libgcrypt.so.20", "x"), ("libgpg-error.so.0", "x"), ("libbz2.so.1.0", "x"), ("libz.so.1", "x")]);
     let image = image.mount(bad.path(), "/bad");
@@ -116,7 +116,7 @@ fn starts_with_variables_of_derived_images() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn mount_over_the_accounts_is_named() {
+fn reports_mount_over_account_file() {
     let accounts = directory(&[
         ("host", "root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/home/ana:/bin/sh\n"),
         ("without-munge", "root:x:0:0::/root:/bin/sh\nslurm:x:64030:64030::/:/bin/sh\n"),

@@ -154,7 +154,7 @@ fn image_contains_licences_of_slurminit_and_its_crates() {
         let licence = shell(image, "cat /usr/share/doc/slurminit/LICENSE");
         assert_eq!(licence, std::fs::read_to_string(harness::root().join("LICENSE")).expect("the file"), "{image}");
         let notices = shell(image, "zcat /usr/share/doc/slurminit/third-party-notices.gz");
-        // A crate, the text of its licence, and what Rust itself brings.
+        // The notices list a crate, the text of its licence, and Rust's standard library.
         assert!(notices.lines().any(|line| line.starts_with("nix 0.") && line.contains(": MIT (")), "{notices}");
         assert!(notices.contains("\nPermission is hereby granted, free of charge"), "{notices}");
         assert!(notices.contains("\nRust's standard library\n"), "{notices}");
@@ -173,7 +173,7 @@ fn programs_list_their_crates_for_scanners() {
         let status =
             Command::new("objcopy").args(objcopy).arg(&file).arg(&section).status().expect("objcopy (binutils)");
         assert!(status.success(), "{program}");
-        // zlib's data with gzip's head.
+        // Replaces the zlib header with a gzip header.
         let script = r"{ printf '\037\213\010\000\000\000\000\000\000\377'; tail -c +3; } <$1 | gzip -dc 2>/dev/null";
         let output = Command::new("sh").args(["-c", script, "sh"]).arg(&section).output().expect("a shell");
         let crates: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo-auditable's JSON");
@@ -183,7 +183,7 @@ fn programs_list_their_crates_for_scanners() {
     }
 }
 
-/// A program of the image, in a directory of this machine.
+/// Copies a program of the image into a directory on this machine.
 fn copied(program: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let container = Container { name: unique("symbols") };
     docker(["create", "--name", &container.name, &tag(PLAIN)]).ok();

@@ -17,11 +17,11 @@ mod container;
 
 /// The image without GPUs.
 pub(crate) const PLAIN: &str = "slurminit:test";
-/// With simulated GPUs.
+/// The image with simulated GPUs.
 pub(crate) const DEMO: &str = "slurminit:test-demo";
-/// With AMD's plugin and tools.
+/// The image with AMD's plugin and tools.
 pub(crate) const AMD: &str = "slurminit:test-amd";
-/// With MariaDB, slurmdbd, slurmrestd and sshd.
+/// The image with MariaDB, slurmdbd, slurmrestd and sshd.
 pub(crate) const FULL: &str = "slurminit:test-full";
 
 /// Whether this part of docker/test has the image. SLURMINIT_TEST_BUILT lists the images of the part (default
@@ -245,7 +245,7 @@ impl Drop for Volume {
     }
 }
 
-/// A network that is removed on drop, which must follow that of its containers. As a struct field, declare it last.
+/// A network that is removed on drop. Its containers must be dropped first: declare it as the last field of a struct.
 #[derive(Debug)]
 pub(crate) struct Network(pub(crate) String);
 

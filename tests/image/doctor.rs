@@ -134,7 +134,7 @@ fn reports_stale_and_manual_drains() {
     container.sh(&format!("{as_slurmctld} scontrol update nodename=localhost state=drain reason=\"{lower}\""));
     container.until(&state_is("drained"));
     record("image-stale-drain", &report(&container, "").of("drain"));
-    // The same text as a reason that an administrator set.
+    // An administrator sets the same text as the reason.
     container.sh("scontrol update nodename=localhost state=resume");
     drain(lower);
     let answer = report(&container, "").of("drain");

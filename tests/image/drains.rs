@@ -68,7 +68,7 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     container.until("pgrep -f \"slurminit agent\" && sinfo --noheader --format %T | grep -qx fail");
     assert_eq!(node(&container), "fail|disk", "{}", container.log());
 
-    // An administrator uses a sentence of slurmctld.
+    // An administrator sets a reason that slurmctld itself uses.
     container.sh("scontrol update nodename=localhost state=resume");
     container.sh("scontrol update nodename=localhost state=drain reason='Low CPUs'");
     docker(["restart", &container.name]).ok();

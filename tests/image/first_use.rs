@@ -143,7 +143,7 @@ fn json_has_documented_keys() {
             keys.filter(|(_, after)| after.starts_with('?') == is_optional).map(|(pair, _)| pair[1]).collect()
         };
         if verb == "usage" {
-            // Needs a database.
+            // This verb needs a database.
             continue;
         }
         let words: Vec<&str> = ["slurminit"].into_iter().chain(verb.split(' ')).chain(["--json"]).collect();
@@ -168,7 +168,7 @@ fn verb_as_command_runs_slurminit_unless_program_exists() {
     assert!(serde_json::from_str::<serde_json::Value>(&detect).is_ok(), "{detect}");
     let unknown = image.run(&["statu"]);
     assert_eq!(unknown.code, 127);
-    // A program of that name takes precedence.
+    // A program with the name of a verb takes precedence.
     let own = image.with(["--tmpfs", "/opt:exec", "--env", "PATH=/opt:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]);
     let own =
         own.run(&["sh", "-c", "printf '#!/bin/sh\necho mine\n' > /opt/status; chmod +x /opt/status; status"]).ok();
@@ -198,7 +198,7 @@ fn suggests_wait_jobs_when_command_leaves_jobs() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn waits_for_jobs_and_keeps_commands_exit_code() {
     let image = Image::new(PLAIN).json_log().with(["--env", "SLURMINIT_WAIT_JOBS=true"]);
-    // A held job is logged and not waited for.
+    // A held job is logged, but the container does not wait for it.
     let outcome = image.run(&["sh", "-c", &format!("{JOB}; {JOB}; sbatch --hold --wrap true; exit 5")]);
     let expected =
         "Submitted batch job 1\nSubmitted batch job 2\nSubmitted batch job 3\nthe job has ended\nthe job has ended\n";
@@ -208,7 +208,7 @@ fn waits_for_jobs_and_keeps_commands_exit_code() {
     assert!(not_awaited.len() == 1 && not_awaited[0]["fields"]["job"] == "3", "{outcome:?}");
     assert!(!outcome.stderr.contains("SLURMINIT_WAIT_JOBS"), "{outcome:?}");
 
-    // With the command-line option.
+    // The command-line option has the same effect.
     let plain = Image::new(PLAIN).with(["--entrypoint", "slurminit"]);
     let outcome = plain.run(&["run", "--wait-jobs", "--", "sh", "-c", JOB]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The fixes that doctor prints, carried out in the situation that prints them. `tests/doctor/fixes.rs` lists the others.
+//! The fixes that doctor prints, applied in the situation that prints them. `tests/doctor/fixes.rs` lists where other fixes are tested.
 
 use crate::answer::Answer;
 use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker};
@@ -101,7 +101,7 @@ fn printed_commands_end_their_fault() {
     assert!(fix.contains("/run/secrets/munge.key"), "{fix}");
     let secrets = directory(&[("munge.key", key)]);
     assert_ok(&Image::new(PLAIN).mount(secrets.path(), "/run/secrets").serve(), "exposed-secrets");
-    // The disk of the state: "free disk space".
+    // The disk of the saved state is full: "free disk space".
     let disk = Image::new(PLAIN).with(["--tmpfs", "/var/lib/slurm:size=120m"]).serve();
     disk.sh("fallocate --length 50M /var/lib/slurm/large");
     faulty(&disk, "disk");

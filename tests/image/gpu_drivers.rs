@@ -60,7 +60,7 @@ fn agent_adds_gpus_that_initialize_after_start() {
 
 /// Prints the results of a reset and of a MIG mode change of GPU 1 by the host: 0, or the NVML error code.
 const HOSTS_TOOL: &str = "/hosts-tool gpu_drivers::hosts_tool --ignored --nocapture | grep -o \"reset.*\"";
-/// `NVML_ERROR_IN_USE`.
+/// The expected output if the GPU is in use: `NVML_ERROR_IN_USE` is 19.
 const IN_USE: &str = "reset 19, MIG 19";
 
 /// awk program that prints the second list with the UUIDs of the first.
@@ -134,12 +134,12 @@ fn check_release_and_return(profile: &Profile) {
     repair(&container);
     container.sh("slurminit gpu release 1 && slurminit gpu return 1");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
-    // Without a GPU to watch, no process loads the library, because it may open GPUs by itself.
+    // Without a GPU to watch, no process loads NVIDIA's library, because the library may open GPUs by itself.
     let has_library = "grep -l libnvidia-ml.so /proc/[0-9]*/maps 2>/dev/null";
     container.until(has_library);
     container.sh("slurminit gpu release /dev/nvidia0");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
-    // Slurm's only GPU is the driver's second one, and has its number everywhere.
+    // Slurm's only GPU is the driver's second GPU. All commands show the driver's number.
     let rows = container.sh("slurminit status; slurminit nodes");
     let is_row = |line: &&str| line.contains(" nvidia1 ");
     assert!(rows.lines().filter(is_row).count() == 2 && !rows.contains(" nvidia0 "), "{rows}");

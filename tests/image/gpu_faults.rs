@@ -36,7 +36,7 @@ fn demand_reset(container: &Container, gpu: u32) {
     container.sh(&format!("awk '{insert}' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
 }
 
-/// Removes the driver file's faults and all that follows them.
+/// Removes everything from the first fault on from the driver's file.
 pub(crate) fn repair(container: &Container) {
     container.sh(&format!("sed '/^\\[\\[fault/,$d' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
 }
@@ -136,7 +136,7 @@ fn detects_lost_gpu_hung_driver_and_denied_device() {
     // The other GPU is still sampled.
     until_sampled(&container, 1);
     append(&container, "[[fault]]\\nat = \"count\"\\nkind = \"unknown\"\\n");
-    // The drain may be over: without jobs the agent leaves the GPU out at once. The reason stays.
+    // The drain may already be over, because without jobs the agent leaves the GPU out at once. Slurm keeps the reason.
     container.until("scontrol show node | grep -q \"Reason=slurminit: .*can no longer open the device file\"");
     container.until("grep -q device-denied /run/slurminit/gpus.json");
 }

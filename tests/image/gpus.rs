@@ -172,7 +172,7 @@ fn reports_missing_gpu_which_can_be_fatal() {
     assert_eq!(refused.code, 105, "{}", refused.stderr);
 }
 
-/// Seed 000's "Manual GPU Configuration": user files with the marker `USER_CUSTOMIZED`.
+/// The documented "Manual GPU Configuration": user files with the marker `USER_CUSTOMIZED`.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn installs_customized_files_unchanged() {

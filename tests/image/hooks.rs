@@ -73,7 +73,7 @@ fn job_map_shows_job_of_each_gpu_and_drops_stale_entries() {
     assert_eq!(container.sh(show_map).trim(), "/run/job-map/0:1 /run/job-map/1:1");
     container.sh("scancel 1");
     container.until("[ ! -e /run/job-map/0 ] && [ ! -e /run/job-map/1 ]");
-    // A killed container leaves stale entries; the next start removes those of its own GPUs.
+    // A killed container leaves stale entries; the next start removes the entries of its own GPUs.
     container.sh("echo 99 >/run/job-map/1; echo 98 >/run/job-map/7");
     docker(["kill", &container.name]).ok();
     docker(["start", &container.name]).ok();

@@ -26,7 +26,7 @@ fn run(hosts: &str, hostname: &str, mode: &str, options: &[&str], command: &[&st
 fn own_name_without_address_is_added_before_daemons_start() {
     let controller = ["--env", "SLURMINIT_ROLE=controller"];
     let srun: &[&str] = &["srun", "hostname"];
-    // A bare file, none at all, names with a domain, and a cluster of several hosts, which read the address in credentials.
+    // A file with only localhost, an empty file, a name with a domain, and a controller, whose address the other hosts read in credentials.
     for (hosts, hostname, options, command) in [
         ("127.0.0.1\tlocalhost\n", "gpubox", &[][..], srun),
         ("", "gpubox", &[], srun),
@@ -56,7 +56,7 @@ fn own_name_resolves_with_read_only_hosts_file() {
     for message in [RETRY, "has no address", "Failed to lookup"] {
         assert!(!outcome.stderr.contains(message), "{message}: {outcome:?}");
     }
-    // Without that source the start names the cause and the fix.
+    // Without nss-myhostname, the start logs the cause and the fix.
     let files = directory(&[("nsswitch.conf", WITHOUT_MYHOSTNAME)]);
     let mount = format!("{}:/etc/nsswitch.conf:ro", files.path().join("nsswitch.conf").display());
     let (outcome, _) = run(hosts, "gpubox", "ro", &["--volume", &mount], &["srun", "hostname"]);

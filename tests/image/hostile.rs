@@ -51,7 +51,7 @@ fn crashing_slurmctld_by_requests_does_not_end_container() {
     assert_eq!(container.sh("timeout 60 srun echo works"), "works", "{}", container.log());
 }
 
-/// Forks of a user that failed before do not hide the cause of a crash, and the request's text does not fill the log.
+/// Earlier failed forks of a user do not hide the cause of a crash, and the request's text does not fill the log.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn crash_by_request_is_not_attributed_to_process_limit() {
@@ -72,7 +72,7 @@ fn crash_by_request_is_not_attributed_to_process_limit() {
     assert!(longest.is_some_and(|longest| longest < 1200), "{longest:?}");
 }
 
-/// slurmd, or once a program that ends as slurmd does when it cannot create a thread.
+/// Runs slurmd. If /tmp/limit exists, it removes that file and instead fails as slurmd does when it cannot create a thread.
 const SLURMD_AT_LIMIT: &str = r#"
     exec "slurmd", "-D" unless unlink "/tmp/limit";
     my @children;
@@ -110,7 +110,7 @@ const SQUATTERS: &str = r#"
     }
 "#;
 
-/// A container with squatters of user nobody on slurmctld's port, and other processes of that and another user.
+/// A container in which processes of user nobody occupy slurmctld's port, with other processes of nobody and of a second user.
 fn with_squatters(hides: &str) -> Container {
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let spawn = |user: &str, command: &[&str]| {
@@ -128,7 +128,7 @@ fn with_squatters(hides: &str) -> Container {
 const KILL_UNTIL_TAKEN: &str = "for n in 1 2 3 4 5; do kill -KILL $(pidof slurmctld); sleep 2; \
     pidof slurmctld && timeout 2 scontrol ping | grep -q UP || exit 0; done";
 
-/// Only the owners are killed, and no process that looks for them runs with their user ID.
+/// Only the owners of the port are killed, and no process that searches for them runs with their user ID.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reclaims_port_from_its_owners() {
@@ -148,7 +148,7 @@ fn reclaims_port_from_its_owners() {
     assert_eq!(container.sh(sleeps), "sleep 7001 sleep 7002", "{}", container.log());
 }
 
-/// Nothing proves which process has the port, so none is killed; the log names the user, and slurmctld waits.
+/// It cannot be proven which process owns the port, so none is killed; the log names the user, and slurmctld waits.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_hidden_owner_of_port_and_waits_for_its_end() {
@@ -163,7 +163,7 @@ fn reports_hidden_owner_of_port_and_waits_for_its_end() {
     container.until("timeout 5 srun true");
 }
 
-/// A process that the prolog has stopped while it took a GPU back does not stay stopped if the prolog is killed.
+/// To take back a GPU, the prolog stops processes. They are resumed even if the prolog is killed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn resumes_stopped_process_when_prolog_is_killed() {

@@ -1,5 +1,5 @@
 //! A cluster across several hosts. Each container uses its host's network; a router between the hosts forwards only the documented
-//! ports. A host is simulated by an idle container that owns a network namespace; on a real host that is `--network host`.
+//! ports. An idle container that owns a network namespace simulates a host; on a real host, use `--network host`.
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
-//! A job on two nodes is idle if its GPUs on both are: each node marks it, and the first one acts.
+//! A job on two nodes is idle if its GPUs on both nodes are idle. Each node marks the job, and the job's first node acts.
 
 use crate::docker::{Container, DEMO, Image, Network, Volume, directory};
 
-/// Has all GPUs of a node use this many percent from now on.
+/// Sets the utilization of all GPUs of a node, in percent.
 fn set(node: &Container, percent: u32) {
     let line = format!("condition = {{ utilization = {percent} }}");
     let replace = format!("/^condition/ {{ next }} {{ print }} /^uuid/ {{ print \"{line}\" }}");
@@ -29,14 +29,14 @@ fn job_on_two_nodes_is_cancelled_once_its_gpus_on_both_are_idle() {
     set(&nodes[1], 50);
     let id = nodes[0].sh("sbatch --parsable -N2 --gres=gpu:1 -o /tmp/out --wrap 'sleep 600'");
     let comment = || nodes[0].sh(&format!("squeue --noheader --jobs {id} --Format admin_comment:500"));
-    // c1 is idle, c2 is not: c1 alone marks the job, and nothing happens, for two windows.
+    // c1 is idle and c2 is not: only c1 marks the job, and nothing else happens for two windows.
     nodes[0].until(&format!("squeue --noheader --jobs {id} --Format admin_comment:500 | grep -q slurminit-idle:c1="));
     let marked: u64 = comment().split('=').nth(1).unwrap().trim().parse().unwrap();
     nodes[0].until(&format!("[ $(date +%s) -gt {} ]", marked + 32));
     assert!(!comment().contains("c2="), "{}", comment());
     let output = nodes[0].sh("cat /tmp/out");
     assert!(!output.contains("used its GPUs less"), "{output}");
-    // Both are idle: warned, then cancelled.
+    // Both are idle: the job is warned and then cancelled.
     set(&nodes[1], 0);
     nodes[0].until("grep -q \"it will be cancelled\" /tmp/out");
     nodes[0].until(&format!("! squeue --noheader --jobs {id} --states RUNNING | grep -q ."));

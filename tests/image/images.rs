@@ -146,7 +146,7 @@ pub(crate) fn images_belong_to_their_users(container: &Container) {
     assert_eq!(container.sh("find /home/alice/.local /data/images -perm /6022 ! -type l | wc -l"), "0");
 }
 
-/// An empty file stands in for the library: only its name (the driver version) is read.
+/// An empty file is enough as the library, because only its name (the driver version) is read.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn gpu_step_warns_about_image_requiring_newer_driver() {

@@ -194,7 +194,7 @@ fn revokes_gpu_access_despite_user_changes() {
         assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "{attack}");
         assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{PRINT_OPENABLE}'")).ok(), "01\n", "{attack}");
     }
-    // An ACL that no Epilog has removed.
+    // The next job removes an ACL that no Epilog has removed.
     lab.container.sh("perl /tmp/acl.pl && srun --gres=gpu:2 true");
     assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "after a job of root");
     for victims in ["slurmd", "slurmstepd", "slurmd | slurmstepd"] {
@@ -213,7 +213,7 @@ fn revokes_gpu_access_despite_user_changes() {
     }
 }
 
-/// The GPUs are closed to alice, which says nothing about their state or the installed files.
+/// That alice cannot open the GPUs is no evidence of their state or of the installed files.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn doctor_draws_no_conclusion_from_what_a_user_cannot_see() {
@@ -251,10 +251,10 @@ fn leaves_host_and_shared_device_files_unchanged() {
     }
 }
 
-/// Keeps both GPUs open. The second argument identifies the process for pgrep; `hides` as the first hides its descriptors.
+/// Keeps both GPUs open. If the first argument is `hides`, the process hides its descriptors; the second identifies it for pgrep.
 const HOLD: &str = r#"exec perl -e 'syscall(157, 4, 0, 0, 0, 0) if $ARGV[0] eq "hides"; open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600' "#;
 
-/// Root's service is like sshd: alice has a session, and leaves a process behind. Both hide their descriptors.
+/// A service of root that resembles sshd: alice has a session, and leaves an orphan behind. Both processes hide their descriptors.
 const LOGIN_SERVICE: &str = r#"
 [[service]]
 name = "login"
@@ -265,7 +265,7 @@ command = ["sh", "-c", """
     wait"""]
 "#;
 
-/// slurminit adopts the orphans of logins where it is not PID 1. They are not sessions.
+/// If slurminit is not PID 1, it adopts the orphans of logins, which must not be mistaken for sessions.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn hidden_orphan_of_login_loses_gpu_under_another_init() {

@@ -49,8 +49,8 @@ fn stop_notifies_jobs_and_next_start_lists_no_stale_job() {
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }
 
-/// The command and a job ignore SIGTERM, so they use up their parts of the stop. A job that another one submits meanwhile, as
-/// checkpointing scripts do, must not be lost: slurmctld has time to save it.
+/// The command and a job ignore SIGTERM, so each uses up its part of the stop timeout. A job that another job submits during the stop,
+/// as checkpointing scripts do, must not be lost: slurmctld needs time to save it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn stop_keeps_jobs_that_are_submitted_during_it() {
@@ -321,7 +321,7 @@ fn cancels_srun_that_ended_just_before_slurmctld_crash() {
     assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), expected, "{}", container.log());
 }
 
-/// Slurm itself would detect such a batch job only after up to half an hour, when it polls the node.
+/// Slurm itself would detect the end of this batch job only after up to half an hour, when it polls the node.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn requeues_or_cancels_batch_job_that_ended_before_slurmctld_crash() {

@@ -10,7 +10,7 @@ fn no_requeue_job_runs_once_after_slurmctld_loses_state() {
     assert_job_runs_once(Image::new(DEMO));
 }
 
-/// slurmd, which has to end, is then not a child of process 1.
+/// slurminit must restart slurmd, which in this case is not a child of PID 1.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_requeue_job_runs_once_below_another_pid_1() {

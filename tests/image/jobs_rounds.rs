@@ -126,7 +126,7 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
     }
 }
 
-/// One round in each run of docker/test.
+/// A single round, for each run of docker/test.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn loses_no_job_in_one_round() {

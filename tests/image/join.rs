@@ -232,7 +232,7 @@ fn accepts_token_from_secret_file_and_login_node_joins() {
     assert!(node.log().contains("SLURMINIT_JOIN"), "{}", node.log());
     let seen = node.sh("env -u SLURMINIT_JOIN sh -c 'cat /proc/1/environ $(pgrep slurmd | sed s,.*,/proc/\\&/environ,)' | tr '\\0' '\\n'");
     assert!(seen.contains("PATH=") && !seen.contains("sj1-") && !seen.contains("SLURMINIT_JOIN"), "{seen}");
-    // `docker exec` passes it to every user.
+    // `docker exec` passes the variable to every user.
     assert!(docker(["exec", "--user", "65534", &node.name, "env"]).ok().contains("sj1-"));
     let users = directory(&[("slurminit.toml", "[[user]]\nname = \"alice\"\nuid = 1501\n")]);
     let node = Image::new(DEMO).with(["--hostname", "c2", "--network", &cluster.network.0, "--env", &variable]);

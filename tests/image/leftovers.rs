@@ -91,7 +91,7 @@ fn reassigns_gpu_only_after_last_process_released_it() {
     for name in ["sleep", "deaf", "a?[2J"] {
         let record = ended.iter().find(|record| record["fields"]["name"] == name);
         let fields = &record.unwrap_or_else(|| panic!("{name}: {log}"))["fields"];
-        // Under load, the Epilog may have no time to read what each had open.
+        // Under load, the Epilog may have no time to read which files each process had open.
         let devices = fields["devices"].as_str().unwrap_or("/dev/nvidia0");
         assert_eq!((fields["user"].as_str(), devices), (Some("alice"), "/dev/nvidia0"), "{log}");
     }

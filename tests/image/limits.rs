@@ -59,11 +59,11 @@ fn caps_configured_resources_at_container_limits() {
     assert!(outcome.stderr.contains("memory_mib = 1000000"), "{}", outcome.stderr);
 }
 
-/// Under a quota a program sees all CPUs of the machine, and OpenMP would start a thread for each.
+/// Under a quota a program still finds all CPUs of the machine, and OpenMP would start a thread for each.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn openmp_has_a_thread_for_each_cpu_of_its_task_under_quota() {
-    // A batch script with two tasks, and a step with one of them; the same with a value of the job's own.
+    // A batch script with two tasks, and a step with one of them; then the same with a value that the job sets itself.
     let script = r#"
         nproc
         cd /tmp; threads='echo "$OMP_NUM_THREADS"; srun -n1 printenv OMP_NUM_THREADS'

@@ -22,7 +22,7 @@ fn health_fails_with_reason_when_no_job_can_run() {
     let container = cluster();
     assert_eq!(health(&container), (0, "ready".to_owned()));
     let slurm = |line: &str| container.sh(&format!("scontrol update {line}"));
-    // Before any resume: slurmd's registration that follows one would return the node to service (ReturnToService=2).
+    // This is tested before any resume: slurmd registers after a resume, which would return the node to service (ReturnToService=2).
     slurm("nodename=localhost state=down reason=gone");
     assert_eq!(health(&container), (1, "the node is down (gone)".to_owned()));
     container.sh("scontrol update nodename=localhost state=resume; slurminit health --wait 30");
@@ -138,7 +138,7 @@ fn cluster_can_be_started_beside_another_pid_1() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn health_does_not_trust_status_of_killed_container() {
-    // The controller still reports the node of a killed compute, and a login has none.
+    // The controller still reports the node of a killed compute, and a login has no node.
     let (network, key) = (Network::new(), Volume::new("key"));
     let member = |role: &str, name| {
         let role = format!("SLURMINIT_ROLE={role}");

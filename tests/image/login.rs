@@ -157,7 +157,7 @@ fn address_with_many_connections_locks_out_no_other() {
     let answer = answer.expect("the flood goes on");
     assert!(answer.seen.starts_with(&attackers), "{answer:?}");
     record("image-ssh-connections", &with_n_for_numbers(answer));
-    // sshd names the address, and its flood does not fill the log.
+    // sshd logs the address, and the flood does not fill the log.
     let log = logins.container.log();
     assert!(log.matches("drop connection").count() < 10, "{log}");
 }

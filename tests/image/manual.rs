@@ -40,7 +40,7 @@ impl Cluster {
         image.volume(&self.state, "/var/lib/slurm").volume(&self.key, "/etc/munge")
     }
 
-    /// With the GPU section of compose.yaml.
+    /// Adds the options of compose.yaml's GPU section to an image.
     fn with_gpu(&self, image: &str) -> Image {
         self.image(image).with(["--device", "/dev/null:/dev/nvidia0"])
     }

@@ -1,10 +1,10 @@
-//! A cluster of several containers.
+//! A cluster of several containers, which tests of other modules use.
 
 use std::time::{Duration, Instant};
 
 use crate::docker::{Container, DEMO, Image, Network, PLAIN, Volume, directory};
 
-/// The controller, and what all containers of the cluster share. Fields drop in this order, so the container comes first.
+/// The controller, and the resources that all containers of the cluster share. Fields drop in this order, so the container comes first.
 pub(crate) struct Cluster {
     pub(crate) controller: Container,
     pub(crate) network: Network,
@@ -27,7 +27,7 @@ impl Cluster {
         Self { controller, network, key, config }
     }
 
-    /// A member, not started.
+    /// The image and options of a member, which is not started yet.
     pub(crate) fn member(&self, image: &str, role: &str, name: &str) -> Image {
         Image::new(image)
             .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])

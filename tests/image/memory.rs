@@ -155,7 +155,7 @@ fn container_restarts_and_requeues_jobs_when_user_fills_oversized_tmpfs() {
     let restarts = || docker(["inspect", "--format", "{{.RestartCount}}", &container.name]).ok().trim().to_owned();
     container.until_log("a restart by the engine", |_| restarts() != "0" && container.exec(&["true"]).code == 0);
     container.wait_until_healthy();
-    // The kernel may have killed its slurmstepd before, for which it was requeued, too.
+    // The kernel may have killed the job's slurmstepd earlier, which also requeues the job.
     container.until(&format!("scontrol --oneliner show job {job} | grep -q 'Restarts=[1-9]'"));
     container.until(&format!("squeue --noheader --jobs {job} --format %T | grep -q -e PENDING -e RUNNING"));
 }

@@ -78,7 +78,7 @@ fn job_gets_uuid_of_its_instance() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn report_has_the_use_of_the_jobs_instance() {
+fn report_shows_use_of_mig_instance_of_job() {
     let busy = MACHINE
         .replace("gi = 9\n", "gi = 9\nbusy = [70.0, 0.0]\nused_mib = 4096\n")
         .replace("gi = 10\n", "gi = 10\nbusy = [20.0, 0.0]\n");

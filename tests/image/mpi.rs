@@ -43,7 +43,7 @@ fn run_all_libraries(container: &Container, options: &str) {
     }
 }
 
-/// Messages of the MPI library. srun's messages are about the queue.
+/// The messages of the MPI library, without srun's messages about the queue.
 fn messages(stderr: &str) -> Vec<&str> {
     stderr.lines().filter(|line| !line.starts_with("srun: ")).collect()
 }
@@ -110,12 +110,12 @@ fn mpi_ranks_connect_across_two_computes_despite_loopback_host_name() {
     let first = cluster.member(&image.0, "compute", "c1").with(["--add-host", "c1:127.0.1.1"]).serve();
     let second = cluster.member(&image.0, "compute", "c2").with(["--add-host", "c2:127.0.1.1"]).serve();
     run_all_libraries(&first, "-N2");
-    // This also applies to a job on one node, because another job may connect to its program.
+    // The host name resolves to the network's address even in a job on one node, because another job may connect to the job's program.
     for container in [&first, &second] {
         let node = container.sh("hostname");
         let addresses = container.sh(&format!("srun --nodelist={node} hostname --ip-address"));
         let network = container.sh("hostname --all-ip-addresses");
-        // Programs announce the first address to others.
+        // Programs announce their first address to other programs.
         assert_eq!(addresses.split(' ').next(), Some(network.trim()), "{}", container.sh("cat /etc/hosts"));
     }
 }

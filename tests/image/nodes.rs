@@ -42,7 +42,7 @@ fn shows_gpus_with_job_and_user_and_drains_and_resumes() {
     );
     assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
 
-    // A reason that resembles one of a start, with control characters.
+    // A reason with control characters that resembles slurminit's own reasons.
     let output = container.sh("slurminit drain localhost --reason \"slurminit: \u{1b}[2J fan\"");
     assert!(output.contains(&format!("{job} of nobody")), "{output}");
     let table = container.sh("slurminit nodes");
@@ -178,7 +178,7 @@ fn submits_one_job_per_target_and_none_if_any_target_is_invalid() {
     assert_eq!(controller.exec(&["slurminit", "submit", "-t", "c2::x", "--", "true"]).code, 2);
 }
 
-/// A job that requests a whole GPU would have to wait for it.
+/// A GPU with allocated shards is not free: a job that requests a whole GPU cannot get it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn gpu_with_allocated_shards_is_shown_as_shared() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::docker::Outcome;
 use crate::session::Site;
 
-/// A server on the socket of its command line, which requires the token and shows its job.
+/// A server on the socket that its command line names. It requires the token and responds with its job.
 const JUPYTER_LAB: &str = r#"#!/usr/bin/perl
 use IO::Socket::UNIX;
 my ($path) = map { /^--ServerApp\.sock=(.*)/ } @ARGV;
@@ -36,7 +36,8 @@ impl Site {
         ));
     }
 
-    /// Starts a notebook in the background, and returns its token. The files `pid`, `url` and `log` of the home are its.
+    /// Starts a notebook in the background, and returns its token. Its PID, output and log are in the files `pid`, `url` and `log` in the
+    /// user's home.
     pub(crate) fn notebook(&self, user: &str, options: &str) -> String {
         let line = format!("(setsid slurminit notebook {options} >url 2>log </dev/null & echo $! >pid)");
         self.login(user, &line).ok();
@@ -80,9 +81,9 @@ fn notebook_is_reached_with_its_token_only_and_ends_with_its_client() {
     for wrong in ["", &other] {
         assert!(site.get("alice", 8888, wrong).ok().contains(" 403 "));
     }
-    // The connection of another user is closed, also with the token.
+    // Another user's connection is closed, even with the token.
     assert!(!site.get("bob", 8888, &token).stdout.contains("HTTP/1.1"));
-    // The search itself has the token on no command line. Only a user can read the environment of their processes.
+    // The search itself must not have the token on its command line. Only alice can read the environments of her processes.
     container.sh("cut -d= -f2 ~alice/url >/tmp/token && chown alice /tmp/token && chmod 600 /tmp/token");
     let found = container.sh("grep -rlFf /tmp/token /var/lib/slurm /var/log /etc /run /tmp/slurminit* 2>/dev/null; \
          su alice -c 'cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | grep -caFf /tmp/token'; \
@@ -93,7 +94,7 @@ fn notebook_is_reached_with_its_token_only_and_ends_with_its_client() {
     // A port that is in use is refused before a job is submitted.
     let outcome = site.login("alice", "slurminit notebook");
     assert!(outcome.code == 1 && outcome.stderr.contains("choose another --port"), "{outcome:?}");
-    // An interrupt, and a killed client: the GPUs are free, the ports are closed, no file is left.
+    // After an interrupt, and after the kill of a client, the GPUs are free, the ports are closed, and no file is left.
     container.sh("kill -INT $(cat ~alice/pid); kill -KILL $(cat ~bob/pid)");
     site.wait_until_free(Duration::from_secs(20));
     for port in [8888, 8889] {
@@ -123,7 +124,7 @@ fn notebook_runs_in_image() {
     container.sh("kill -INT $(cat ~alice/pid)");
     site.wait_until_free(Duration::from_secs(20));
     assert_eq!(container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice; true"), "");
-    // An image without JupyterLab: both ways are named.
+    // If the image has no JupyterLab, the message names both ways to get it.
     container.sh(&EXPORT.replace("/tmp/image.tar bin", "/tmp/image.tar --exclude=usr/local bin"));
     container.sh("slurminit image import plain /tmp/image.tar");
     let outcome = site.login("alice", "slurminit notebook --container plain");
@@ -144,7 +145,7 @@ fn connections_of_others_start_no_step_and_do_not_lock_owner_out() {
     };
     let steps = |count: usize| format!("[ $(squeue --steps --noheader --format=%i | grep -c \"[.][0-9]\") = {count} ]");
     container.until(&steps(1));
-    // 100 connections that say nothing, 100 with half a request, 2000 that are closed at once.
+    // 100 connections that send nothing, 100 with half a request, 2000 that are closed at once.
     let attacks = [
         "for i in $(seq 100); do exec {fd}<>/dev/tcp/127.0.0.1/8888; done; sleep 600",
         "for i in $(seq 100); do exec {fd}<>/dev/tcp/127.0.0.2/8888; printf \"GET / HTTP/1.1\\r\\n\" >&$fd; done; sleep 600",
@@ -161,7 +162,7 @@ fn connections_of_others_start_no_step_and_do_not_lock_owner_out() {
     assert_answers();
     container.until(&steps(1));
 
-    // From another machine, where the port is open to the network.
+    // Connections from another machine, because this port is open to the network.
     let address = container.sh("hostname -i");
     let mut silent: Vec<TcpStream> =
         (0..100).map(|_| TcpStream::connect((address.as_str(), 8888)).expect("a connection")).collect();

@@ -1,10 +1,10 @@
-//! Unusual uses of the commands: pipes whose reader ends first, and times that no clock shows.
+//! Unusual uses of the commands: pipes whose reader exits first, and timeouts that exceed any clock.
 
 use crate::docker::{Image, PLAIN, directory};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_verb_panics_when_its_reader_has_ended() {
+fn no_verb_panics_when_reader_of_its_output_has_exited() {
     let container = Image::new(PLAIN).serve();
     for verb in [
         "health",
@@ -21,7 +21,7 @@ fn no_verb_panics_when_its_reader_has_ended() {
         "usage",
         "drain --help",
     ] {
-        // The reader has ended before the verb starts.
+        // The reader exits before the verb starts.
         let line = format!("exec 3> >(exec true); wait $!; timeout 60 slurminit {verb} >&3; exec 3>&-");
         let outcome = container.exec(&["bash", "-c", &line]);
         let complaint = format!("{}{}", outcome.stdout, outcome.stderr);
@@ -32,7 +32,7 @@ fn no_verb_panics_when_its_reader_has_ended() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn timeout_beyond_any_clock_is_accepted_or_refused() {
+fn huge_or_invalid_timeout_causes_no_panic() {
     let container = Image::new(PLAIN).serve();
     for line in [
         "slurminit restart slurmd --timeout 1e19",
@@ -47,7 +47,7 @@ fn timeout_beyond_any_clock_is_accepted_or_refused() {
     container.exec(&["srun", "true"]).ok();
 }
 
-/// The file names the directory of the images, so an image must not go elsewhere without a word.
+/// The configuration names the directory of the images, so a broken one must not cause an image to be stored elsewhere silently.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_import_fails_with_a_broken_configuration() {
@@ -59,7 +59,7 @@ fn image_import_fails_with_a_broken_configuration() {
     let import = container.exec(&["slurminit", "image", "import", "bad", "/tmp/image.tar"]);
     assert!(import.code != 0 && import.stderr.contains("slurminit.toml:1"), "{import:?}");
     assert_eq!(container.sh("find / -xdev -type d -name bad; ls /srv/images"), "good");
-    // A refused reload names the fix of a running cluster.
+    // The fix that a refused reload prints is one for a running cluster.
     let reload = container.exec(&["slurminit", "reload"]);
     assert!(reload.code != 0 && reload.stderr.contains("slurminit.toml:1"), "{reload:?}");
     assert!(!reload.stderr.contains("start again") && !reload.stderr.contains("docker compose restart"), "{reload:?}");

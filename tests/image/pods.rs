@@ -35,7 +35,7 @@ impl Cluster {
         let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
         assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
         let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
-        // Starts all at once, like `kubectl apply`. The nodes start first and wait for the controller.
+        // Starts all pods at once, like `kubectl apply`. The nodes start first and wait for the controller.
         let computes: Vec<Pod> = (0..nodes.replicas).map(|number| namespace.start(&nodes, number)).collect();
         let controller = namespace.start(&controllers, 0);
         let took = controller.until_ready(&controllers);
@@ -151,7 +151,7 @@ fn recreated_cluster_has_no_stale_nodes() {
     assert_eq!(cluster.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
 }
 
-/// Scrapes the metrics of a pod, by this name of it.
+/// Scrapes the metrics of a pod; `host` is the host name in the request.
 fn metrics(address: &str, host: &str) -> String {
     let mut stream = TcpStream::connect((address, 9835)).expect("the port is open");
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {host}:9835\r\nConnection: close\r\n\r\n").expect("a request");
@@ -193,7 +193,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     // slurmctld reports the end of a job to slurmdbd with a delay.
     let ended = format!("sacct --noheader --parsable2 -X -j {id} -o user,state | grep -qx \"alice.COMPLETED\"");
     assert_eq!(login.container.wait_until(60, &ended).code, 0, "{}", controller.container.log());
-    // Prometheus uses addresses, others the names of Services.
+    // Prometheus uses addresses; other clients use the names of Services.
     for host in [controller.address.as_str(), "slurm-controller-0.slurm", "slurm-controller-0.slurm.svc.cluster.local"]
     {
         assert!(metrics(&controller.address, host).contains("\nslurminit_slurm_up 1\n"), "{host}");
@@ -222,10 +222,10 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     assert_eq!(ssh(&namespace, &login, "yes", "hostname"), "slurm-login-0\n");
 }
 
-/// slurmstepd reports a job's end itself and writes errors to the job's output, among them those of the resolver.
+/// slurmstepd itself reports the end of a job to slurmctld, and writes errors to the job's output, including errors of the resolver.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_that_ends_without_controller_has_its_own_output_alone() {
+fn output_of_job_that_ends_without_controller_has_no_errors() {
     let mut cluster = Cluster::new();
     let line = "until [ -e /tmp/go ]; do sleep 0.1; done; echo to stdout; echo to stderr >&2";
     let job =
@@ -244,7 +244,7 @@ fn job_that_ends_without_controller_has_its_own_output_alone() {
     assert_eq!(cluster.computes[0].container.sh("cat /tmp/output"), "to stdout\nto stderr");
 }
 
-/// The directory of a new claim is writable by root only: `sbatch` of a user failed silently.
+/// The directory of a new claim is writable only by root, which would make `sbatch` of a user fail silently.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn users_write_job_output_to_shared_storage() {
@@ -303,8 +303,8 @@ fn job_that_fills_tmp_is_cancelled(node: &Pod, controller: &Pod, alice: &str) {
     controller.container.until(&state("idle"));
 }
 
-/// A job whose OpenMP counts the machine's CPUs starts hundreds of threads in a pod with one. The kubelet runs each probe in the pod, which
-/// then gets a 400th of its CPU time. Runs alone (.config/nextest.toml), because other tests would take more of it.
+/// A job whose OpenMP counts the machine's CPUs starts hundreds of threads in a pod with one CPU. The kubelet runs each probe in the pod, where
+/// the probe then gets a 400th of the CPU time. The test runs alone (.config/nextest.toml), because other tests would take CPU time, too.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn probes_succeed_in_pod_with_400_busy_processes() {
@@ -317,14 +317,14 @@ fn probes_succeed_in_pod_with_400_busy_processes() {
     controller.until_ready(&controllers);
     node.until_ready(&nodes);
     docker(["update", "--cpu-quota=100000", &node.container.name]).ok();
-    // None begins before all are started: each waits for a line in the pipe.
+    // No process begins before all are started: each waits for a line in the pipe.
     let processes = "mkfifo /tmp/go; exec 3<>/tmp/go; \
         for i in $(seq 400); do sh -c \"read x; while :; do :; done\" </tmp/go 3>&- & done; seq 400 >&3; touch /data/busy; sleep 50";
     let job =
         controller.container.sh(&format!("cd /data && sbatch --parsable --output=/dev/null --wrap '{processes}'"));
     controller.container.until("[ -e /data/busy ]");
     let begin = Instant::now();
-    // The kubelet has a worker for each kind.
+    // The kubelet has one worker for each kind of probe.
     let longest = |probe: &Probe| {
         let mut longest = Duration::ZERO;
         while begin.elapsed() < PROBING {

@@ -7,7 +7,7 @@ use crate::docker::{DEMO, Image, directory};
 const CONFIG: &str = "[[partition]]\nname = 'gpu'\n[[partition]]\nname = 'spare'\npreempt = 'requeue'\nGraceTime = 20\n\
     [[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'bob'\nuid = 1502\n[slurm.conf]\nKillWait = 1\n";
 
-/// Counts steps. Saves the last one at the signal, and ends.
+/// A job that counts steps. At the signal it saves the last step and exits.
 const TRAINING: &str = "#!/bin/bash\nstep=$(cat /tmp/checkpoint 2>/dev/null || echo 0)\necho starts at $step >>/tmp/starts\n\
     trap 'echo $step >/tmp/checkpoint; exit 0' USR2\nwhile :; do step=$((step + 1)); sleep 0.1; done\n";
 

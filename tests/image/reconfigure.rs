@@ -1,11 +1,12 @@
-//! A change of the configuration of a large cluster.
+//! A configuration change in a large cluster.
 
 use crate::docker::{Container, PLAIN};
 use crate::members::Cluster;
 
 const COMPUTES: usize = 20;
 
-/// Each container reads the change. Only the controller's asks slurmctld, which has every slurmd read its files.
+/// Each container reads the change, but only the controller's container sends a reconfiguration to slurmctld, which then makes every
+/// slurmd read its files again.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn one_change_reconfigures_cluster_of_twenty_computes_once() {

@@ -185,10 +185,10 @@ fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
     assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$' || true"), "0");
 }
 
-/// The number of nodes and the role may come from the file or from the command line, which a dry run does not have.
+/// The number of nodes and the role can come from the file or from the command line of the start, which a dry run does not have.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reload_compares_with_the_start_whether_file_or_command_line_set_it() {
+fn reload_accepts_unchanged_values_set_in_file_or_on_command_line() {
     let quiet = "[supervise]\nreload_on_change = false\n";
     let reloads = |container: &Container| {
         let run = |arguments: &[&str]| container.exec(&[&["slurminit", "reload"], arguments].concat()).code == 0;

@@ -1,4 +1,4 @@
-//! `slurminit report`: what jobs did with their GPUs, against what the simulated driver was set to.
+//! `slurminit report`: the reported GPU use of jobs, compared with the values that the simulated driver was set to.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::Value;
@@ -70,18 +70,18 @@ fn report_equals_what_the_driver_was_set_to() {
     let number = |job: &Value, key: &str| job[key].as_f64().unwrap_or_else(|| panic!("{key}: {all:#}"));
     let gpu = &job(&all, &alice)["gpus"][0];
     let seconds = number(gpu, "measured_seconds");
-    // The two changes are at different times after a sample, of which there is one in a second.
+    // The tolerance of 1 s is for the two changes, each of which can happen at any time between two samples, one second apart.
     let busy = number(gpu, "use_percent") * seconds / 80.0;
     assert!((busy - (end - begin)).abs() <= 0.02 * (end - begin) + 1.0, "{busy} s instead of {} s", end - begin);
     assert_within(2.0, number(gpu, "energy_wh") * 3600.0, 70.0 * seconds);
     assert_eq!((number(gpu, "peak_percent"), number(gpu, "peak_memory_mib")), (80.0, 40_960.0));
-    // Nothing of the time after its end.
+    // The values contain nothing from the time after the job's end.
     let constant = &job(&all, &bob)["gpus"][0];
     assert_eq!((number(constant, "use_percent"), number(constant, "peak_memory_mib")), (30.0, 20_480.0));
     assert_within(2.0, number(constant, "mean_memory_mib"), 20_480.0);
     let length = number(job(&all, &bob), "end") - number(job(&all, &bob), "start");
     assert_eq!(number(constant, "measured_seconds"), length, "{all:#}");
-    // Users see their own jobs, Slurm's user all.
+    // A user sees only their own jobs; the user slurm sees all jobs.
     let jobs = |user: &str| {
         report(&container, user)["jobs"].as_array().unwrap().iter().map(|job| job["job"].clone()).collect::<Vec<_>>()
     };
@@ -96,7 +96,7 @@ fn report_equals_what_the_driver_was_set_to() {
     container.sh("pkill -u bob perl");
     let none = docker(["exec", "--user", "bob", &container.name, "slurminit", "report", &alice]);
     assert!(none.code == 1 && none.stderr.contains("without a report"), "{none:?}");
-    // bob has asked for mail.
+    // bob has requested mail, so the end of his job is notified.
     container.until("grep -q job-end /tmp/ends");
     let end: Value = serde_json::from_str(&container.sh("cat /tmp/ends")).unwrap();
     assert_eq!(
@@ -105,7 +105,7 @@ fn report_equals_what_the_driver_was_set_to() {
         "{end}"
     );
     assert!(end["line"].as_str().unwrap().contains("mean use 30 %"), "{end}");
-    // The last hour of the GPUs, and both jobs, are everyone's.
+    // Every user can see the last hour of the GPUs, and that both jobs ended.
     let health: Value = serde_json::from_str(&container.sh("cat /run/slurminit/gpus.json")).unwrap();
     let ended: Vec<String> = health["job_uses"].as_array().unwrap().iter().map(|job| job["job"].to_string()).collect();
     assert!(ended.contains(&alice) && ended.contains(&bob), "{health:#}");
@@ -126,7 +126,7 @@ fn killed_container_loses_one_interval_of_a_report() {
     set(&container, 0, 55, 1_000);
     let job_id = submit(&container, "alice", "--gres=gpu:1");
     until_sampled(&container, 6);
-    // The agent restarts, and slurmctld too: neither ends the run.
+    // Restarts of the agent and of slurmctld do not end the run.
     container.sh("slurminit restart agent && slurminit restart slurmctld");
     until_sampled(&container, 3);
     let killed: f64 = container.sh("date +%s.%N").parse().unwrap();
@@ -138,7 +138,7 @@ fn killed_container_loses_one_interval_of_a_report() {
     let run: Value = serde_json::from_str(runs.lines().next().unwrap()).unwrap();
     let start = run["start"].as_f64().unwrap();
     let measured = run["gpus"][0]["measured_ms"].as_f64().unwrap() / 1000.0;
-    // slurmctld's times are whole seconds; the restart of the agent has a gap of less than 3 intervals, which counts.
+    // slurmctld's times are whole seconds. The agent's restart leaves a gap of less than 3 intervals, which counts as measured time.
     assert!((killed - start - measured).abs() <= 2.0, "{} s of {} s: {run:#}", measured, killed - start);
     // The next run of the job is added.
     container.until(&format!("slurminit report {job_id} --csv | grep -q ,RUNNING,2,"));
@@ -167,7 +167,7 @@ fn two_nodes_of_a_job_appear_as_one_report() {
     let id = nodes[0].sh("sbatch --parsable -N2 --gres=gpu:2 -o /dev/null --wrap 'srun sleep 12'");
     nodes[0].until(&format!("squeue --noheader --jobs {id} --states RUNNING | grep -q ."));
     nodes[0].sh(&format!("scontrol update jobid={id} admincomment='a note of the administrator'"));
-    // Both nodes add their part to the database.
+    // Both nodes add their parts to the database.
     let is_merged = format!("slurminit report {id} --json | grep -c measured_seconds | grep -qx 4");
     head.until(&is_merged);
     let all = report(&head, "root");
@@ -181,13 +181,13 @@ fn two_nodes_of_a_job_appear_as_one_report() {
     let comment =
         head.sh(&format!("sacct --noheader --parsable2 --allocations --jobs {id} --format=AdminComment,SystemComment"));
     assert!(comment.starts_with("JS1:") && comment.ends_with("|a note of the administrator"), "{comment}");
-    // A node has its own part without the database.
+    // A node has its own part even without the database.
     assert_eq!(nodes[1].sh("wc -l </var/lib/slurm/jobs.jsonl"), "1");
-    // The table of users contains it, too.
+    // `slurminit usage` contains the job's use, too.
     head.until("slurminit usage | grep -q \"45 %\"");
 }
 
-/// Jobs 1 to 20, of two users in turn; every third one uses its GPU.
+/// 20 jobs, submitted by two users in turn; every third job uses its GPU.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn exactly_the_idle_jobs_are_warned_and_then_cancelled() {
@@ -217,7 +217,7 @@ fn exactly_the_idle_jobs_are_warned_and_then_cancelled() {
     container.until("[ $(squeue --noheader --states RUNNING | wc -l) = 7 ]");
     let running = container.sh("squeue --noheader --states RUNNING --format %i | sort -n | xargs");
     assert_eq!(running, busy.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" "));
-    // Each idle job has both lines in its output, and the others have none.
+    // The output of each idle job has both lines, and the output of the other jobs is empty.
     for id in idle {
         let output = container.sh(&format!("cat /tmp/out-{id}"));
         let (warned, cancelled) = (output.find("it will be cancelled"), output.find("cancelled: this job used"));

@@ -15,8 +15,8 @@ pub(crate) fn show(container: &Container, job: &str) -> String {
     container.sh(&format!("scontrol --oneliner show job {job}"))
 }
 
-/// A shell program that reports these signals and exits with `code` at the last one. It writes to the job's file
-/// itself, because the output of a step goes through srun, which ends with it.
+/// A shell program that records these signals and exits with `code` at the last one. It writes to the job's file
+/// itself, because the output of a step passes through srun, which may exit before it forwards all lines.
 fn program(name: &str, signals: &[&str], code: u8) -> String {
     let (last, others) = signals.split_last().unwrap_or((&"TERM", &[]));
     let echo = |word: &str| format!("echo {word} >>/var/lib/slurm/{name}");

@@ -37,7 +37,7 @@ fn environment(container: &Container, user: &str, options: &str) -> BTreeMap<Str
         .collect()
 }
 
-/// Asserts that the variables are those of a login with `su -`.
+/// Asserts that the variables are the same as after a login with `su -`.
 fn assert_login_environment(variables: &BTreeMap<String, String>, user: &str, home: &str, shell: &str, path: &str) {
     let expected = [("HOME", home), ("USER", user), ("LOGNAME", user), ("SHELL", shell), ("PATH", path)];
     for (name, value) in expected {

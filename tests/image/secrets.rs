@@ -18,7 +18,7 @@ fn secret_of_container_is_refused_where_users_can_read_it() {
     for (image, file) in [
         (with_key(PLAIN).mount(config.path(), "/config"), "/run/secrets/munge.key"),
         (with_key(PLAIN).with(["--env", "SLURMINIT_LOGIN_PORT=22"]), "/run/secrets/munge.key"),
-        // PID 1 is the host's there.
+        // With `--pid host`, PID 1 is a process of the host.
         (with_key(PLAIN).with(["--env", "SLURMINIT_LOGIN_PORT=22", "--pid", "host"]), "/run/secrets/munge.key"),
         (Image::new(PLAIN).with(["--env", &format!("SLURMINIT_TOML={TOML}{USER}")]), "/config/slurminit.toml"),
     ] {
@@ -26,7 +26,7 @@ fn secret_of_container_is_refused_where_users_can_read_it() {
         assert!(outcome.code == 78 && outcome.stderr.contains(file), "{file}: {outcome:?}");
         assert!(!outcome.stderr.contains(KEY) && !outcome.stderr.contains("the-webhook"), "{outcome:?}");
     }
-    // Without users the start warns, and a reload does not add some.
+    // Without users the start only warns, but then a reload that adds a user is rejected.
     let config = directory(&[("slurminit.toml", "")]);
     let container = with_key(PLAIN).json_log().mount(config.path(), "/config").serve();
     assert_eq!(container.records("exposed-secrets").len(), 1, "{}", container.log());
@@ -94,7 +94,7 @@ fn sbatch_of_root_warns_of_directory_in_which_users_place_links() {
     ] {
         assert_eq!(is_warned(directory, options), expected, "{directory} {options}");
     }
-    // The attack: the link is followed in a directory of which sbatch warned, and does not exist in the recommended one.
+    // The attack: the link is followed in the directory that sbatch warned about, and cannot be created in the recommended directory.
     let next = container.sh("scontrol show config | sed -n 's/^NEXT_JOB_ID *= //p'");
     let plant = format!("su alice -s /bin/sh -c 'ln -s /root/victim $0/slurm-{next}.out'");
     assert!(

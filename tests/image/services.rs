@@ -81,7 +81,7 @@ fn services_respect_user_and_order_and_survive_hung_readiness() {
     container.wait_until_healthy();
 
     let who = "worker worker video /home/worker worker worker of-the-unit";
-    // With a source besides files, slurminit looks the groups up through NSS in a separate program.
+    // With a source in addition to files, slurminit looks up the groups through NSS in a separate program.
     for sources in ["files", "files sss"] {
         container
             .sh(&format!("rm -f /tmp/main /tmp/readiness /tmp/liveness; echo 'group: {sources}' > /etc/nsswitch.conf"));

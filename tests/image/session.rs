@@ -61,7 +61,7 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
     assert_eq!(site.login("alice", "slurminit session -- sh -c 'exit 7'").code, 7);
     site.wait_until_free(Duration::from_secs(10));
 
-    // It reports what it waits for, and an interrupt leaves no job.
+    // The session reports what it waits for, and an interrupt leaves no job.
     site.login("bob", "sbatch --output=/dev/null --gres=gpu:2 --wrap 'sleep 600'").ok();
     site.container.until("squeue --noheader --format=%T | grep -qx RUNNING");
     let waiting = site.login("alice", "timeout --signal=INT 8 slurminit session -- true");
@@ -71,7 +71,7 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
     site.container.sh("scancel --user=bob");
     site.wait_until_free(Duration::from_secs(10));
 
-    // A terminal is warned of the time limit, here at once.
+    // A session at a terminal prints a warning about the time limit, here at once.
     let line = "script --quiet --command 'slurminit session --time 10m -- sleep 8' typed >/dev/null </dev/null; grep -a 'reaches its time limit' typed";
     assert!(site.login("alice", line).ok().contains("in 10 minutes; save your work"));
     site.wait_until_free(Duration::from_secs(10));
@@ -114,11 +114,11 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
     assert_eq!(site.login("alice", "ssh gpu 'exit 9'").code, 9);
     // The start of VS Code's server: a bash script on standard input, and a channel that stays open.
     assert_eq!(as_alice("printf 'uname -s\\necho ready\\n' | ssh -T gpu bash"), "Linux\nready\n");
-    // Files.
+    // Copies of files.
     as_alice(
         "head -c 64M /dev/urandom >big && scp -q big gpu:copy && cmp big copy && echo 'get copy back' | sftp -q -b - gpu && cmp big back",
     );
-    // Ports, in both directions and dynamically.
+    // Port forwarding: in both directions, and dynamic.
     as_alice(
         "ssh gpu 'cd /etc && exec timeout 60 perl -MIO::Socket::INET -e '\"'\"'$s=IO::Socket::INET->new(LocalAddr=>\"127.0.0.1\",LocalPort=>7001,Listen=>5,ReuseAddr=>1); while($c=$s->accept){print $c \"job $ENV{SLURM_JOB_ID}\\n\"; close $c}'\"'\"'' >/dev/null 2>&1 &
          until (exec 3<>/dev/tcp/127.0.0.1/7001) 2>/dev/null; do sleep 0.1; done
@@ -133,19 +133,19 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
          printf '\\5\\1\\0\\5\\1\\0\\1\\177\\0\\0\\1\\33\\131' >&3; grep -ao 'job .*' <&3 >>answers; kill $dynamic",
     );
     assert_eq!(as_alice("sort -u answers | wc -l; wc -l <answers"), "1\n3\n");
-    // The agent's key is there.
+    // A forwarded ssh-agent offers the user's key.
     let agent = as_alice("eval $(ssh-agent) >&2; ssh-add -q; ssh -A gpu ssh-add -L; kill $SSH_AGENT_PID");
     assert_eq!(agent.split(' ').nth(1), as_alice("cat .ssh/id_ed25519.pub").split(' ').nth(1));
-    // Nothing of the server is on a port or on a command line.
+    // The server's host key is on no command line.
     let key = as_alice("sed -n 2p .local/state/slurminit/ssh_host_ed25519_key");
     let open = site.login("alice", "(ssh gpu sleep 30 >/dev/null 2>&1 &) ; until pgrep -x sleep >/dev/null; do sleep 0.1; done; cat /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'").ok();
     assert!(!open.contains(key.trim()), "{open}");
-    // Another user has a session of its own.
+    // Another user gets a separate session.
     site.configure("bob", "--keep 0");
     let other =
         site.login("bob", "ssh -o StrictHostKeyChecking=no gpu 'echo $SLURM_JOB_ID $CUDA_VISIBLE_DEVICES'").ok();
     assert!(other.ends_with(" 1\n") && !lines[0].starts_with(other.split(' ').next().unwrap_or_default()), "{other}");
-    // A killed client: the job ends `keep` later, and nothing is left.
+    // After the client is killed, the job ends once the time of `--keep` is over, and nothing is left.
     let begin = Instant::now();
     site.container.sh("pkill -KILL -u alice -x ssh; true");
     site.wait_until_free(Duration::from_secs(75));
@@ -171,7 +171,7 @@ fn three_printed_commands_reach_a_gpu_with_ssh() {
     std::fs::write(site.path().join("config/slurminit.toml"), without_users).expect("a file");
     let image = Image::new(FULL).with(["--env", "SLURMINIT_LOGIN_PORT=2222", "--env", "SLURMINIT_ACCOUNTING=none"]);
     let container = image.json_log().mount(&site.path().join("config"), "/config").serve();
-    // The reader's key; only the first command runs where the configuration is.
+    // The key of the reader of the page. Only the first command runs in the directory of the configuration.
     let key = container.sh("ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 && cat ~/.ssh/id_ed25519.pub");
     std::fs::write(site.path().join(".ssh/id_ed25519.pub"), key).expect("a file");
     container.sh("printf '#!/bin/sh\\necho GPU $CUDA_VISIBLE_DEVICES\\n' >/usr/local/bin/nvidia-smi; chmod 755 /usr/local/bin/nvidia-smi");
@@ -180,7 +180,7 @@ fn three_printed_commands_reach_a_gpu_with_ssh() {
     let mut first = std::process::Command::new("bash");
     let status = first.args(["-c", commands[0]]).current_dir(&site).env("HOME", site.path()).status();
     assert!(status.expect("bash runs").success());
-    // slurminit sees the change by itself.
+    // slurminit detects the change by itself.
     container.until("grep -q alice /etc/passwd && ls /run/slurminit/ssh/keys/alice");
     container.sh(commands[1]);
     assert_eq!(container.sh(commands[2]), "GPU 0");
@@ -199,7 +199,7 @@ fn killed_clients_leave_no_job() {
     .ok();
     site.login("bob", "(ssh -o StrictHostKeyChecking=no gpu sleep 601 >/dev/null 2>&1 </dev/null &)").ok();
     site.container.until("pgrep -x -f \"sleep 601\"");
-    // The batch scripts hold connections to both clients, with a timer of keepalive.
+    // The batch scripts hold connections to both clients, with keepalive timers.
     let held =
         "grep -hE \" 01 [0-9A-F:]+ 02:[0-9A-F]+ +[0-9]+ +150[12] \" /proc/net/tcp /proc/net/tcp6 | grep -vc \":0016 \"";
     site.container.until(&format!("[ $({held}) -ge 2 ]"));

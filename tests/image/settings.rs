@@ -125,7 +125,7 @@ fn job_can_request_space_in_tmp() {
     assert_eq!(container.sh("sinfo --noheader --format=%d"), "0");
 }
 
-/// Slurm's default leaves such a job pending forever.
+/// By default Slurm leaves a job above the partition's limits pending forever.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_above_limits_of_partition_is_rejected() {
@@ -185,7 +185,7 @@ fn squeue_shows_ended_jobs_without_accounting() {
     let failed = container.exec(&["srun", "--job-name", "run-1", "false"]);
     assert_eq!(failed.code, 1);
     container.until(&format!("{} | grep -q \"|FAILED\"", query.replace('\'', "\"")));
-    // The executor asks every 40 s at first.
+    // The executor queries every 40 s at first.
     let age = container.sh("scontrol show config | sed -n 's/^MinJobAge *= \\([0-9]*\\) sec/\\1/p'");
     assert!(age.parse::<u32>().unwrap() >= 120, "{age}");
     let sacct = container.exec(&["sacct", "--name", "run-1"]);

@@ -67,7 +67,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// A container in which a user has a job with a step, and the lines of its walk.
+/// Starts a container in which a user has a job with a step, and returns the lines that [`WALK`] prints there.
 fn walk(image: &str) -> BTreeSet<String> {
     let more = "[login]
 port = 22
@@ -83,7 +83,7 @@ listen = \"0.0.0.0:6820\"
         .serve();
     let job = "cd /tmp && sbatch --output=/tmp/out --wrap 'srun sleep 300'";
     docker(["exec", "--user", "alice", &container.name, "sh", "-c", job]).ok();
-    // Closed soon after the step has started.
+    // The socket of the step is closed to other users soon after the step has started.
     container.until("stat --format=%a /var/lib/slurm/slurmd/*_*.0 | grep -qx 600");
     container.sh(WALK).lines().map(str::to_owned).collect()
 }

@@ -16,10 +16,10 @@ name = "mallory"
 uid = 1235
 "#;
 
-/// Processes of the daemons and of one job, and less than the attack opens connections.
+/// Enough for the daemons and one job, but not for one more thread per connection of the attack.
 const PIDS: &str = "--pids-limit=400";
 
-/// Opens connections to sockets, at most COUNT, keeps them for SECONDS, and prints how many there were.
+/// Opens at most COUNT connections to sockets, keeps them for SECONDS, and prints their number.
 const CONNECT: &str = r#"perl -MSocket -e '
     my ($count, $seconds, @sockets) = @ARGV; my @held; my $until = time + $seconds;
     while (time < $until) {
@@ -51,7 +51,7 @@ impl Cluster {
         docker(["exec", "--user", user, &self.container.name, "sh", "-ec", &line]).ok().trim_end().to_owned()
     }
 
-    /// Submits a batch job of alice's, and returns its ID once it runs.
+    /// Submits a batch job as alice, and returns its ID once it runs.
     #[track_caller]
     fn submit(&self, options: &str, script: &str) -> String {
         let job = self.as_user("alice", &format!("sbatch --parsable --output=/dev/null {options} --wrap '{script}'"));
@@ -86,10 +86,10 @@ fn no_user_connects_to_slurmstepd_of_another() {
     container.until(&format!("pgrep -f \"^slurmstepd: .{job}.0\""));
     container.until(&format!("! stat --format=%a {sockets} | grep -v 600"));
     assert_eq!(cluster.as_user("mallory", &format!("{CONNECT} 270 5 {sockets}")), "0");
-    // The attack itself works.
+    // Sockets that are opened to all users are closed again.
     container.sh(&format!("chmod 777 {sockets}; touch /tmp/open"));
     container.until(&format!("! stat --format=%a {sockets} | grep -v 600"));
-    // slurmd makes a connection of its own for each of these.
+    // slurmd itself opens a connection for each of these.
     cluster
         .as_user("alice", &format!("srun --overlap --jobid={job} true; sstat --noheader --allsteps {job} | grep -q ."));
     container.sh(&format!("scontrol listpids {job} | grep -q batch"));

@@ -1,5 +1,5 @@
 //! Random rounds of stops, kills, restarts, reloads, refused and killed reloads and an administrator's drains, with a command, services
-//! and jobs that save themselves at a stop: no job is lost but by a kill, no drain is lost or added, and no partition stays closed.
+//! and jobs that save themselves at a stop: only a kill loses jobs, no drain is lost or added, and no partition stays closed.
 //!
 //! `SLURMINIT_ROUNDS` is the number of rounds, and `SLURMINIT_SEED` repeats a run.
 
@@ -51,7 +51,8 @@ fn partitions(toml: &str) -> Vec<&str> {
     names.filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// A step that keeps the container. Returns its name, and whether the configuration is certainly the file's.
+/// Makes a random change that keeps the container. Returns its name, and whether the container is certain to have the configuration
+/// of the file.
 fn change(container: &Container, config: &Path, random: &mut Random) -> (&'static str, bool) {
     let write = |text: &str| fs::write(config.join("slurminit.toml"), text).expect("slurminit.toml is writable");
     match random.below(8) {
@@ -124,7 +125,7 @@ fn serve(config: &Path, slurm: &Volume, random: &mut Random) -> Container {
     container
 }
 
-/// Runs the rounds. Jobs that a step submits by itself (`next`) count as well.
+/// Runs the rounds. Also checks the jobs that other jobs submit (`next`).
 pub(crate) fn run(default_rounds: u64) {
     let (rounds, seed) = rounds_and_seed(default_rounds, 49);
     let mut random = Random::of(seed);
@@ -134,7 +135,7 @@ pub(crate) fn run(default_rounds: u64) {
     let mut container = serve(files.path(), &slurm, &mut random);
     container.sh("touch /var/lib/slurm/next; chmod 666 /var/lib/slurm/next");
     let (mut ledger, mut recorded, mut former_log, mut drain) = (JobLedger::default(), 0, String::new(), None);
-    // The values that the container may have: a killed or refused reload leaves the previous one.
+    // The configurations that the container may have: a killed or refused reload keeps the previous one.
     let mut configurations = vec![toml.clone()];
     for round in 0..rounds {
         for _ in 0..=random.below(2) {
@@ -151,7 +152,7 @@ pub(crate) fn run(default_rounds: u64) {
             };
             let words = reason.as_ref().map(|reason| format!("reason='{reason}'")).unwrap_or_default();
             container.sh(&format!("scontrol update nodename=localhost state={state} {words}"));
-            // A kill may take what slurmctld has not saved.
+            // A kill may lose what slurmctld has not saved.
             container.until_saved();
             drain = reason;
         }

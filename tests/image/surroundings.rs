@@ -46,10 +46,10 @@ fn cluster_starts_inside_a_job_of_another_slurm() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "0\n"), "{outcome:?}");
 }
 
-/// A driver of a workflow is a job, and submits jobs.
+/// The driver of a workflow is itself a job, and submits jobs.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn request_of_a_job_is_no_request_of_a_job_that_it_submits() {
+fn submitted_job_does_not_inherit_request_of_submitting_job() {
     let container = Image::new(PLAIN).serve();
     for outer in
         ["--mem=100", "--mem-per-cpu=100", "--ntasks=1 --ntasks-per-node=1", "--export=NONE", "--hint=nomultithread"]
@@ -84,7 +84,7 @@ fn jobs_run_in_images_whatever_the_mount_options_of_tmp() {
         let ok = |line: &str| alice(&container, line).ok();
         let works = || {
             assert_eq!(ok("srun --container=small cat /etc/mark"), "inside\n", "{options:?}");
-            // Programs close what they inherit.
+            // Some programs close the file descriptors that they inherit.
             let close = "srun --container=small sh -c 'for n in 3 4 5 6 7 8 9; do eval \"exec $n>&-\"; done; env cat /etc/mark'";
             assert_eq!(ok(close), "inside\n", "{options:?}");
             let answer = report(&container, "").of("container-images");

@@ -47,7 +47,7 @@ fn rejects_files_that_crash_a_daemon() {
         assert_eq!(outcome.code, 78, "{files:?}: {outcome:?}");
         assert!(outcome.stderr.contains(place), "{place}: {outcome:?}");
     }
-    // UTF-16.
+    // A slurm.conf in UTF-16.
     let (files, image) = image(&[]);
     std::fs::write(files.path().join("slurm.conf"), b"\xff\xfe#\0 \0").expect("write slurm.conf");
     assert_eq!(image.run(&["true"]).code, 78);
@@ -148,7 +148,7 @@ fn settings_that_daemons_reject_are_refused_with_their_line() {
     }
 }
 
-/// slurmctld tries each host for 10 s, and waits for a database for ever.
+/// slurmctld tries each host for 10 s, and waits for a database forever.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn hosts_without_address_are_named_once_with_line_and_delay() {
@@ -178,7 +178,7 @@ fn hosts_without_address_are_named_once_with_line_and_delay() {
     }
 }
 
-/// The daemons start without what only jobs use; the first job would drain the node or fail.
+/// The daemons start without programs and plugins that only jobs use, but then the first job would drain the node or fail.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
@@ -212,23 +212,23 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
     let mount = format!("{}:/etc/slurm/plugstack.conf", plugins.path().join("plugstack.conf").display());
     let outcome = Image::new(PLAIN).with(["--volume", &mount]).run(&["true"]);
     assert!(outcome.code == 78 && outcome.stderr.contains("/etc/slurm/plugstack.conf:2: "), "{outcome:?}");
-    // Programs that exist, a pattern, and programs that no job needs.
+    // Accepted: programs that exist, a pattern, and programs that no job needs.
     let usable = "Prolog=/bin/true\nEpilog=/bin/tru[e]\nTaskEpilog=/no/such\nMpiDefault=none";
     let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);
     let container = image.serve();
     container.sh("srun true");
     assert!(container.log().contains("TaskEpilog=/no/such does not exist"), "{}", container.log());
-    // A reload checks them, too.
+    // A reload also checks the programs.
     std::fs::write(files.path().join("slurm.conf"), format!("{BASE}Prolog=/no/such\n")).expect("write slurm.conf");
     let reload = container.exec(&["slurminit", "reload"]);
     assert!(reload.code != 0 && reload.stderr.contains("/config/slurm.conf:13: "), "{reload:?}");
     container.sh("srun true");
 }
 
-/// Each of these makes the node `inval`: the start names file and line, and `doctor` quotes the line.
+/// Each of these mismatches makes the node `inval`: the start names file and line, and `doctor` quotes the line.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_of_another_machine_are_compared_with_the_hardware() {
+fn reports_user_files_that_do_not_match_hardware() {
     let node = |keys: &str| BASE.replace("NodeName=box CPUs=2", &format!("NodeName=box {keys}"));
     let gpu = |keys: &str| BASE.replace("NodeName=box CPUs=2", &format!("GresTypes=gpu\nNodeName=box CPUs=2 {keys}"));
     let gres = |line: &str| Some(format!("{line}\n"));
@@ -282,7 +282,7 @@ fn script(directory: &tempfile::TempDir, name: &str, text: &str) {
 
 const MISSING_INTERPRETER: &str = "#!/nowhere/python\n";
 
-/// A job shows at the start and at a reload that jobs run; it waits for no other job.
+/// At the start and at a reload, a test job verifies that jobs run. It does not wait for other jobs.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn is_ready_once_a_job_has_run() {
@@ -309,7 +309,7 @@ fn is_ready_once_a_job_has_run() {
     assert_eq!(container.records("test-job-ran").len(), 2, "{}", container.log());
 }
 
-/// The node is drained, so that jobs wait instead of failing. A job that runs ends that.
+/// While the test job fails, the node is drained, so that jobs wait instead of failing. The container becomes ready once a job has run.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn is_not_ready_while_test_job_fails() {
@@ -324,7 +324,7 @@ fn is_not_ready_while_test_job_fails() {
     assert_ne!(container.exec(&["slurminit", "health"]).code, 0);
     let answer = report(&container, "").of("drain");
     assert!(answer.verdict == "fail" && format!("{answer:?}").contains("Prolog error"), "{answer:?}");
-    // The fix of one fault shows the next one.
+    // Once this fault is fixed, the next one is reported.
     script(&files, "prolog", "#!/bin/sh\n");
     container.sh("slurminit resume box");
     container.until_log("the TaskProlog", |log| log.contains("/config/slurm.conf:14: "));

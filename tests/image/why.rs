@@ -1,4 +1,4 @@
-//! `slurminit why` on a real scheduler: what it says would start now starts.
+//! `slurminit why` on a real scheduler: a job starts at once with the change that the command suggests.
 
 use crate::docker::{Container, Image, PLAIN, directory};
 
@@ -62,7 +62,7 @@ const CASES: [(&str, &str, &[&str], &str); 7] = [
     ),
 ];
 
-/// Slurm can find its estimate between two queries, and the text ends with it.
+/// The text without Slurm's estimate, which can appear between two queries.
 fn without_estimate(text: &str) -> String {
     let sentences = text.trim_end_matches('.').split(". ");
     sentences.filter(|sentence| !sentence.starts_with("Slurm ")).collect()
@@ -77,7 +77,7 @@ fn suggested_change_lets_job_start_at_once() {
         let first = submit(&container, "alice", held);
         container.until(&format!("squeue --noheader --format=%T -j {first} | grep -qx RUNNING"));
         let job = submit(&container, "bob", requested);
-        // Slurm's reason and estimate follow from its next cycle.
+        // Slurm sets the reason and the estimate in its next scheduling cycle.
         container.until(&format!("slurminit why {job} | grep -qF \"{}\"", texts[0].replace("JOB", &first)));
         if texts.contains(&"Slurm expects") {
             container.until(&format!("slurminit why {job} | grep -q Slurm.expects"));

@@ -1,5 +1,5 @@
-//! Makes the manual pages and the shell completions from the command line definition, the configuration's types and sections.toml. The
-//! image and a release have them; they are not in the repository.
+//! Generates the manual pages and the shell completions from the command line definition, the configuration's types and sections.toml.
+//! The generated files are part of the image and of each release, but not of the repository.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a generator of documents fails by panicking")]
 

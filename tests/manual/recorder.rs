@@ -12,16 +12,16 @@ use toml::de::Error;
 pub struct RecordedKey {
     /// Path without list indices, such as `service.after`.
     pub path: String,
-    /// The type.
+    /// The type of the key's value.
     pub kind: Kind,
-    /// Whether the key is not in the file.
+    /// Whether the key is missing from the file.
     pub is_missing: bool,
-    /// Whether it is in a table that accepts any key. The name `*` holds the permitted key names of such a table.
+    /// Whether the key is in a table that accepts any key. The permitted key names of that table are recorded under the name `*`.
     is_free: bool,
 }
 
 impl RecordedKey {
-    /// Whether it is a key with a value, which must be documented.
+    /// Whether the key has a value and a fixed name, and so must be documented.
     pub fn is_key(&self) -> bool {
         !self.is_free && !self.kind.is_table()
     }
@@ -32,9 +32,9 @@ impl RecordedKey {
 pub enum Kind {
     /// `true` or `false`.
     Boolean,
-    /// Minimum and maximum of the type.
+    /// An integer between the minimum and the maximum of the type.
     Integer(i64, i64),
-    /// A fractional number.
+    /// A time in seconds, which may have a fraction.
     Seconds,
     /// Any text.
     Text,

@@ -13,7 +13,7 @@ use crate::recorder::{Kind, RecordedKey, Recorder};
 /// All keys that the types read, with their kinds. Keys that are not in the file are marked as missing.
 ///
 /// # Errors
-/// The types refuse the file.
+/// If the types reject the file.
 pub fn record_keys(file: &toml::Value, without: Option<&str>) -> Result<Vec<RecordedKey>, toml::de::Error> {
     let log = RefCell::default();
     Config::deserialize(Recorder::new(file, without, &log))?;
@@ -27,24 +27,24 @@ fn variables() -> BTreeSet<String> {
 
 /// A table heading with its description, or keys that share a description.
 pub enum Part {
-    /// A table.
+    /// A table heading.
     Table {
-        /// `[gpu]`.
+        /// The heading, such as `[gpu]`.
         heading: String,
-        /// The comment above it.
+        /// The comment above the heading.
         doc: String,
     },
-    /// Keys with one comment.
+    /// Keys that share a comment.
     Keys {
-        /// Their names.
+        /// Names of the keys.
         names: Vec<String>,
-        /// The type.
+        /// Type of the values, in words.
         kind: String,
-        /// The default; `required` or empty without one.
+        /// The default value; without one, `required` or empty.
         default: String,
-        /// The comment.
+        /// The comment above the keys.
         meaning: String,
-        /// The variables that override them.
+        /// Environment variables that override the keys.
         variables: Vec<String>,
     },
 }
@@ -72,7 +72,7 @@ fn keys(
         texts.dedup();
         texts.join(", ")
     };
-    // Variables at the end override the key; others belong to the sentence.
+    // Variables at the end of the comment override the key; other variables are part of a sentence.
     let mut words: Vec<&str> = doc.split_whitespace().collect();
     let is_last = |words: &[&str]| words.last().is_some_and(|word| variables.contains(*word));
     let mut overrides = Vec::new();

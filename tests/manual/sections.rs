@@ -12,11 +12,11 @@ use crate::marked::roff_inlines;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sections {
-    /// Meaning by path.
+    /// The meaning of each file, by path.
     pub files: BTreeMap<String, String>,
-    /// Meaning by variable.
+    /// The meaning of each environment variable, by name.
     pub environment: BTreeMap<String, String>,
-    /// Sections by verb.
+    /// The sections of each verb, by name.
     pub verb: BTreeMap<String, Verb>,
 }
 
@@ -24,18 +24,18 @@ pub struct Sections {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verb {
-    /// Permitted users.
+    /// The users who may run the verb.
     #[serde(default = "everyone")]
     pub who: String,
-    /// Meaning by exit code.
+    /// The meaning of each exit code.
     exit: BTreeMap<String, String>,
     /// Whether the container's exit codes (docs/reference/exit-codes.md) apply as well.
     #[serde(default)]
     is_container: bool,
-    /// Keys of [`Sections::files`].
+    /// The files that the verb uses: keys of [`Sections::files`].
     #[serde(default)]
     pub files: Vec<String>,
-    /// Keys of [`Sections::environment`].
+    /// The variables that the verb reads: keys of [`Sections::environment`].
     #[serde(default)]
     pub environment: Vec<String>,
 }

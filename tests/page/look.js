@@ -1,5 +1,5 @@
-// Evaluated in the page: what is there, as text; what is wider than the screen, or cut off; and texts that are hard to read (WCAG's
-// contrast, 4.5).
+// Evaluated in the page. Returns the content as text, the elements that are wider than the screen or cut off, and the texts whose
+// contrast is below 4.5 (WCAG).
 (() => {
   const texts = selector => [...document.querySelectorAll(selector)].map(one => one.innerText);
   const rows = id => [...document.querySelectorAll(id + " tbody tr")].map(row => [...row.cells].map(cell => cell.innerText).join(" | "));

@@ -44,7 +44,7 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn start() -> Self {
         let run = TempDir::new().unwrap();
-        // The server drops root.
+        // The server drops root privileges, so other users need access to these files.
         let make_accessible = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         make_accessible(run.path());
         let add_stub = |name: &str, script: &str| {

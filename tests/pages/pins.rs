@@ -1,4 +1,4 @@
-//! The versions of Slurm in the files that people copy commands from are those of `RELEASES`.
+//! Checks that the files from which people copy commands name the Slurm versions of `RELEASES`.
 
 use std::path::Path;
 

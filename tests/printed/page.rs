@@ -6,7 +6,7 @@ pub(crate) struct Block {
     /// Line number of the opening fence, from 1.
     pub(crate) line: usize,
     pub(crate) text: String,
-    /// Whether it contains prompts and output.
+    /// Whether the block contains prompts and output.
     pub(crate) is_session: bool,
     pub(crate) target: Target,
     pub(crate) how: How,
@@ -15,11 +15,11 @@ pub(crate) struct Block {
 /// How a block runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct How {
-    /// The commands exit with an error.
+    /// Whether the commands must exit with an error.
     pub(crate) fails: bool,
-    /// At a terminal where `exit` is typed.
+    /// Whether the block runs at a terminal, where `exit` is then typed.
     pub(crate) tty: bool,
-    /// The page's cluster has the image of the target `full`.
+    /// Whether the page's cluster uses the image of the target `full`.
     pub(crate) full: bool,
 }
 
@@ -31,12 +31,12 @@ pub(crate) enum Target {
     BareContainer,
     /// Written to this path.
     File(String),
-    /// Typed by this script, which reads it from the page.
+    /// Run by this script, which reads the block from the page.
     Script(String),
     Skip,
 }
 
-/// The blocks of commands and of files. Other blocks are ignored.
+/// The page's blocks with commands or files. Other blocks are ignored.
 pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
     let mut blocks = Vec::new();
     let mut lines = page.lines().zip(1..);

@@ -146,7 +146,7 @@ impl Reader {
             .expect("timeout is installed")
     }
 
-    /// Replaces image, project and volume names, so that tests do not touch those of a developer on this machine.
+    /// Replaces image, project and volume names, so that tests do not touch a developer's objects on this machine.
     fn with_test_names(&self, text: &str) -> String {
         text.replace("slurminit:latest", &tag(PLAIN))
             .replace("slurminit:demo", &tag(DEMO))
@@ -156,7 +156,7 @@ impl Reader {
             .replace("network create lab", &format!("network create {}_lab", self.project))
             .replace("--network lab", &format!("--network {}_lab", self.project))
             .replace("-v lab-", &format!("-v {}_lab-", self.project))
-            // The engine has one name space for containers; their networks keep the name of the page.
+            // Container names must be unique in the engine, so they get a prefix. In the network, an alias keeps the name of the page.
             .replace("--name controller ", &format!("--name {}_controller --network-alias controller ", self.project))
             .replace("--name compute-1 ", &format!("--name {}_compute-1 --network-alias compute-1 ", self.project))
             .replace("docker exec controller", &format!("docker exec {}_controller", self.project))
@@ -181,7 +181,7 @@ impl Drop for Reader {
         if self.is_up {
             self.bash("docker compose down --volumes --timeout 5");
         }
-        // Containers and networks of `docker run`, images that the page builds, and volumes.
+        // Removes the containers and networks of `docker run`, the images that the page builds, and the volumes.
         self.bash(&format!("docker ps --all --quiet --filter name=^{}_ | xargs -r docker rm --force", self.project));
         self.bash(&format!(
             "docker network ls --quiet --filter name=^{}_lab | xargs -r docker network rm",

@@ -1,4 +1,4 @@
-// A CUDA program: cuda-job [info | burn SECONDS MIB | bad-address]. Exit code 3: a call of CUDA failed.
+// A CUDA program: cuda-job [info | burn SECONDS MIB | bad-address]. Exit code 3 means that a CUDA call failed.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

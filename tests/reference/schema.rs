@@ -15,12 +15,12 @@ use super::{assert_generated, validator};
 
 const FILE: &str = "config/slurminit.schema.json";
 
-/// The input of the schema.
+/// The input from which the schema is generated.
 struct Source {
-    /// The file with all its examples.
+    /// config/reference.toml with all its examples uncommented.
     file: toml::Value,
     types: Vec<RecordedKey>,
-    /// Comment and default by path of a key or table.
+    /// The comment and the default of each key or table, by path.
     docs: BTreeMap<String, (String, Option<String>)>,
 }
 
@@ -88,7 +88,7 @@ impl Source {
         let children = self.children(path);
         if let Some(Kind::Words(words)) = children.get("*").map(|key| &key.kind) {
             let (properties, _) = self.properties(path, |name| name != "*");
-            // The file has only one of the keys.
+            // The file contains only one of the permitted keys; the others have the same schema.
             let any = properties.values().next().cloned().unwrap_or_default();
             return json!({ "type": "object", "propertyNames": { "enum": words }, "additionalProperties": any });
         }

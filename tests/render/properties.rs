@@ -178,7 +178,7 @@ proptest! {
         prop_assert_eq!(types.len(), types.iter().collect::<BTreeSet<_>>().len(), "{:?}", types);
 
         // The device names in the script have no shell metacharacters.
-        // Under a CPU quota there is a script without GPUs, too.
+        // Under a CPU quota there is a script even without GPUs.
         let has_devices = |script: &&str| script.contains("for device in");
         for script in texts_of(&rendered, FileName::TaskProlog).filter(has_devices) {
             let is_name = |line: &&str| line.trim_start().starts_with(|c: char| c.is_ascii_digit());

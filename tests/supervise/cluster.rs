@@ -8,7 +8,7 @@ pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
 }
 
-/// Logs its start with its name and PID, and its stop on SIGTERM.
+/// A daemon that logs its start with its name and PID, and its stop on SIGTERM.
 const DAEMON: &str = r#"#!/bin/sh
 name=$1; log=$2/events
 trap 'echo stop $name >> $log; exit 0' TERM

@@ -93,7 +93,7 @@ fn keeps_sigterm_sent_before_handlers_are_installed() {
     for _ in 0..20 {
         let init = Init::start(plain(&["sleep", &NEVER.to_string()]));
         // slurminit blocks SIGTERM while it reads its configuration and executes its second program. Under load, the
-        // poll may miss this and see only the handlers.
+        // poll may miss this and find only the handlers.
         let is_early = wait_for("SIGTERM to be blocked or caught", || {
             // unshare(1) also blocks SIGTERM briefly.
             let program = fs::read_link(format!("/proc/{}/exe", init.pid)).ok()?;

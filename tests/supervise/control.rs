@@ -56,7 +56,7 @@ fn restart_replaces_one_daemon_and_waits_until_it_is_ready() {
     cluster.wait_until_ready();
     let pids = || ["munged", "slurmctld", "slurmd"].map(|name| cluster.unit(name)["pid"].clone());
     let before = pids();
-    // More restarts than the failures that count as a crash loop.
+    // More restarts than the number of failures that makes a crash loop.
     for round in 1..=8 {
         let restart = verb(&cluster, &["restart", "slurmctld"]);
         assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);

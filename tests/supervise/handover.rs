@@ -260,7 +260,7 @@ fn rejects_foreign_main_pids_sent_by_daemon() {
     assert!((4..20).contains(&refused), "{refused}: {log}");
 }
 
-/// Another root process of the container that claims to be the daemon and floods the socket, with descriptors attached.
+/// Another root process in the container, which claims to be the daemon and floods the socket with messages that carry descriptors.
 const FORGER: &str = r"
 import os, socket, sys
 directory = sys.argv[-1]
@@ -281,7 +281,7 @@ fn flood_of_forged_messages_does_not_affect_handovers() {
         "[[service]]\nname = 'forger'\nrestart = 'never'\nafter = ['slurmctld']\ncommand = ['python3', '-c', '''{FORGER}''', 'DIR']\n"
     ));
     fixture.wait_for_events("flooded", 1);
-    // 15,000 descriptors were sent. Only those of messages being read are open, plus some of a start under load.
+    // 15,000 descriptors were sent. Only those of messages being read are still open; under load a start opens some more.
     assert!(fixture.descriptors() < 100, "{} descriptors", fixture.descriptors());
     // The flood continues during the handovers.
     let forger = fixture.cluster.unit("forger")["pid"].as_i64().unwrap();

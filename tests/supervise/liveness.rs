@@ -111,7 +111,7 @@ fn idle_pid_1_wakes_twice_per_liveness_round() {
         (end.1 - begin.1, end.0 - begin.0)
     };
     let (wakes, rounds) = (0..8).map(|_| window()).min().unwrap();
-    // One for the timer and one for the child's exit, which may belong to the round before the window.
+    // One wake-up for the timer and one for the child's exit. The first exit may belong to the round before the window.
     assert!(wakes <= 2 * rounds + 1, "{wakes} wake-ups in {rounds} rounds");
     init.signal(15);
     assert_eq!(init.end().code, 0);

@@ -69,7 +69,6 @@ fn bounds_memory_of_unread_log_and_reports_dropped_lines() {
     wait_for("25 MB of log", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
     let resident = kib(init.pid, "VmRSS");
     assert!(resident < 32 * 1024, "{resident} KiB resident for 25 MB of unread log");
-    // Start to read the log.
     let mut stderr = init.unshare.stderr.take().unwrap();
     let text = Arc::new(Mutex::new(Vec::new()));
     let reader = std::thread::spawn({

@@ -1,7 +1,7 @@
 //! The real binary as PID 1 of a PID namespace: tests the behaviour that docs/operations.md describes.
 //!
-//! These tests need root. `as-root`, which docker/test uses for an ordinary user, makes a `/` that is root's in a user namespace: slurminit
-//! trusts no path below another one.
+//! These tests need root. For an ordinary user, docker/test runs them with `as-root`: slurminit trusts no path below a directory of
+//! another user, so the script creates a user namespace whose root owns `/`.
 
 #![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -79,7 +79,8 @@ thread_local! {
     static PID_1: std::cell::Cell<i32> = const { std::cell::Cell::new(0) };
 }
 
-/// A program in the container of the cluster that this test runs, if one runs: the status names its writer by PID and start.
+/// A command that runs in the container of this test's cluster, if there is one: the status identifies its writer by a PID of that
+/// container and its start time.
 fn in_container(program: &str) -> Command {
     let pid = PID_1.get();
     if pid == 0 || !Path::new(&format!("/proc/{pid}")).exists() {
@@ -90,7 +91,7 @@ fn in_container(program: &str) -> Command {
     command
 }
 
-/// slurminit for a command like `status`.
+/// slurminit, for a verb such as `status`.
 fn verb_command() -> Command {
     in_container(slurminit())
 }
@@ -104,7 +105,7 @@ fn as_pid_1(args: &[&str]) -> Command {
     command
 }
 
-/// CMD in the role `none`.
+/// Runs CMD with the role `none`.
 fn plain(cmd: &[&str]) -> Command {
     as_pid_1(&[&["--role", "none", "--"], cmd].concat())
 }

@@ -214,7 +214,7 @@ fn detects_created_renamed_and_symlinked_files() {
     stop(init);
 }
 
-/// Has `scontrol` log the states that it sets, and then run this script.
+/// Replaces `scontrol` with a script that logs each state that it is asked to set, and then runs `then`.
 fn log_states(cluster: &Cluster, then: &str) {
     let d = cluster.directory().display();
     script(cluster, "scontrol", &format!("#!/bin/sh\n[ $1 = show ] || echo scontrol $3 >> {d}/events\n{then}\n"));

@@ -1,4 +1,4 @@
-"""What dask-jobqueue's tests expect around them; the project's own file is not in its source distribution."""
+"""The fixtures and options that dask-jobqueue's tests expect. The project's own conftest.py is not in its source distribution."""
 
 import pytest
 from dask_jobqueue import SLURMCluster
@@ -15,7 +15,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Other schedulers' tests are not there at all, so that none is counted as skipped."""
+    """Deselects the tests of other schedulers, so that none of them is counted as skipped."""
     chosen = config.getoption("-E")
 
     def is_ours(item):

@@ -1,4 +1,4 @@
-"""`slurminit notebook` with JupyterLab: cells run in the job, through the port, as two users who cannot see each other's."""
+"""`slurminit notebook` with JupyterLab: two users run cells in their jobs, through the port, and cannot reach each other's notebooks."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ class Notebook:
         self.process.communicate(timeout=60)
 
     def request(self, path, token=None, **options):
-        """The code and the body."""
+        """Sends a request; returns the status code and the body of the response."""
         headers = {"Authorization": f"token {self.token if token is None else token}"}
         request = urllib.request.Request(f"http://{self.address}{path}", headers=headers, **options)
         try:
@@ -104,7 +104,7 @@ def test_cells_of_two_users_run_in_their_jobs_and_neither_reaches_the_other():
         assert mine.request("/lab")[0] == 200
         for token in ["", others.token]:
             assert mine.request("/api/contents", token)[0] == 403
-        # The output of a kernel is on no port, and another user cannot enter the sockets' directory.
+        # A kernel's output is on sockets, not on ports, and another user cannot enter the directory of the sockets.
         [directory] = [path for path in Path("/tmp").glob("slurminit-session-*") if path.stat().st_uid == USERS["tester"]]
         [connection] = directory.glob("kernel-*.json")
         assert len(processes()) == 4 and json.loads(connection.read_text())["transport"] == "ipc"

@@ -65,7 +65,7 @@ class OnThatNode(OnNodes):
 
 @rfm.simple_test
 class AnExitCode(OnNodes):
-    """The backend slurm asks sacct for it; squeue cannot tell."""
+    """The backend `slurm` reads the exit code from sacct; squeue does not report it."""
 
     num_tasks = 1
     executable = "false"

@@ -31,7 +31,7 @@ def executor():
 def test_a_result_comes_back(executor):
     job = executor.submit(sum, [1, 2, 3])
     assert job.result() == 6
-    # Slurm's accounting hears of the end a moment later.
+    # Slurm's accounting records the end a moment later.
     until(lambda: job.state == "COMPLETED")
 
 

@@ -25,7 +25,7 @@ pub(crate) struct Condition {
     ecc_errors: u64,
     /// Draw and limit, in mW.
     power: (u32, u32),
-    /// In MHz.
+    /// Clock of each type, in MHz.
     clock: u32,
     /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; absent: not supported, as in old drivers.
     pub(crate) recovery_action: Option<u32>,
@@ -126,7 +126,7 @@ fn energy(power: u32) -> c_ulonglong {
     c_ulonglong::from(power) * elapsed.as_millis() as c_ulonglong / 1000
 }
 
-/// `fn(device, *mut T)`: one value of one GPU.
+/// Defines calls `fn(device, *mut T)` that return one value of one GPU.
 macro_rules! condition_values {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $type:ty, $condition:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -136,7 +136,7 @@ macro_rules! condition_values {
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
             with_gpu(device, At::$at, |_, gpu, answer| {
                 let $condition = &gpu.condition;
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put(answer, out, $value) }
             })
         }
@@ -146,9 +146,9 @@ macro_rules! condition_values {
 condition_values! {
     /// Reasons for lowered clocks, as bits.
     nvmlDeviceGetCurrentClocksThrottleReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
-    /// A newer name of the same bits.
+    /// The same bits, under the newer name of the call.
     nvmlDeviceGetCurrentClocksEventReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
-    /// Compute mode.
+    /// Compute mode: whether several processes may use the GPU.
     nvmlDeviceGetComputeMode, Processes, sys::nvmlComputeMode_t, condition => condition.compute_mode();
     /// Utilization over the last sample period, in percent.
     nvmlDeviceGetUtilizationRates, Utilization, sys::nvmlUtilization_t, condition =>
@@ -171,11 +171,11 @@ condition_values! {
     nvmlDeviceGetMaxPcieLinkGeneration, Link, c_uint, condition => condition.pcie.1;
     /// Current lanes.
     nvmlDeviceGetCurrPcieLinkWidth, Link, c_uint, condition => condition.pcie.2;
-    /// Most lanes that GPU and machine support.
+    /// Maximum number of lanes that GPU and machine support.
     nvmlDeviceGetMaxPcieLinkWidth, Link, c_uint, condition => condition.pcie.3;
 }
 
-/// `fn(device, which, *mut T)`: one value of one GPU. `which` is ignored.
+/// Defines calls `fn(device, which, *mut T)` that return one value of one GPU. `which` is ignored.
 macro_rules! indexed_values {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $which:ty, $condition:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -185,7 +185,7 @@ macro_rules! indexed_values {
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, _which: $which, out: *mut c_uint) -> Code {
             with_gpu(device, At::$at, |_, gpu, answer| {
                 let $condition = &gpu.condition;
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put(answer, out, $value) }
             })
         }
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn nvmlDeviceGetEccMode(
 ) -> Code {
     with_gpu(device, At::Ecc, |_, gpu, answer| {
         let is_on = gpu.condition.ecc.into();
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, now, is_on).and(put(answer, pending, is_on)) }
     })
 }
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     out: *mut c_ulonglong,
 ) -> Code {
     with_gpu(device, At::Ecc, |_, gpu, answer| {
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, gpu.condition.ecc_errors) }
     })
 }
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     out: *mut c_uint,
 ) -> Code {
     with_gpu(device, At::Temperature, |_, gpu, answer| {
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, gpu.condition.temperature) }
     })
 }
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         if count.is_null() {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so readable by the caller's contract, which is NVML's.
+        // SAFETY: not null, so readable: the caller upholds NVML's contract.
         let room = unsafe { count.read() } as usize;
         // SAFETY: not null, so writable by the same contract.
         unsafe { put(answer, count, processes.len() as c_uint)? };
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
                 gpuInstanceId: u32::MAX,
                 computeInstanceId: u32::MAX,
             };
-            // SAFETY: `index` is below `room`, and the caller's contract.
+            // SAFETY: `index` is below `room`, and the caller upholds NVML's contract.
             unsafe { put(answer, out.add(index), info)? };
         }
         Ok(())

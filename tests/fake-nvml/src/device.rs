@@ -10,7 +10,7 @@ use crate::fault::{Answer, At};
 use crate::machine::{Gpu, Instance, Machine};
 use crate::state::machine;
 
-/// Runs `body` with the GPU of a handle, after any fault of this call. Rejects handles of MIG instances.
+/// Triggers any fault of this call, then runs `body` with the GPU of the handle. Rejects handles of MIG instances.
 pub(crate) fn with_gpu(
     device: nvmlDevice_t,
     at: At,
@@ -63,7 +63,7 @@ unsafe fn open_handle(out: *mut nvmlDevice_t, not_found: Code, matches: impl Fn(
             return Err(sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION);
         }
         crate::opened::open(gpu);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { put(answer, out, without_provenance_mut(gpu.index as usize + 1)) }
     })
 }
@@ -74,7 +74,7 @@ unsafe fn open_handle(out: *mut nvmlDevice_t, not_found: Code, matches: impl Fn(
 /// `out` is null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> Code {
-    // SAFETY: the caller's contract, which is NVML's.
+    // SAFETY: the caller upholds NVML's contract.
     unsafe { open_handle(out, sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT, |gpu| gpu.index == index) }
 }
 
@@ -84,13 +84,13 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut 
 /// `uuid` ends with NUL; `out` is null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut nvmlDevice_t) -> Code {
-    // SAFETY: the caller's contract, which is NVML's.
+    // SAFETY: the caller upholds NVML's contract.
     let uuid = unsafe { CStr::from_ptr(uuid) };
-    // SAFETY: the caller's contract, which is NVML's.
+    // SAFETY: the caller upholds NVML's contract.
     unsafe { open_handle(out, sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND, |gpu| gpu.uuid() == uuid.to_bytes()) }
 }
 
-/// `fn(device, *mut T)`: one value of one GPU.
+/// Defines calls `fn(device, *mut T)` that return one value of one GPU.
 macro_rules! gpu_values {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $type:ty, $gpu:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -100,7 +100,7 @@ macro_rules! gpu_values {
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
             with_gpu(device, At::$at, |_, $gpu, answer| {
                 let value: Result<$type, Code> = $value;
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put(answer, out, value?) }
             })
         }
@@ -108,19 +108,19 @@ macro_rules! gpu_values {
 }
 
 gpu_values! {
-    /// Index.
+    /// NVML's index of the GPU.
     nvmlDeviceGetIndex, Index, c_uint, gpu => Ok(gpu.index);
     /// Device minor: N of `/dev/nvidiaN`.
     nvmlDeviceGetMinorNumber, Minor, c_uint, gpu => Ok(gpu.minor());
     /// PCI address and IDs.
     nvmlDeviceGetPciInfo_v3, Pci, sys::nvmlPciInfo_t, gpu => pci_info(gpu);
-    /// NUMA node.
+    /// NUMA node of the GPU; NOT_SUPPORTED if the machine file sets none.
     nvmlDeviceGetNumaNodeId, Numa, c_uint, gpu => gpu.numa.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
-    /// Persistence mode.
+    /// Whether persistence mode is enabled.
     nvmlDeviceGetPersistenceMode, Persistence, sys::nvmlEnableState_t, gpu => Ok(gpu.persistence.into());
 }
 
-/// `fn(device, *mut T)`: the memory of a GPU or an instance.
+/// Defines calls `fn(device, *mut T)` that return the memory of a GPU or an instance.
 macro_rules! memory_values {
     ($($(#[$doc:meta])* $name:ident, $type:ty, $total:ident, $used:ident, $reserved:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -132,7 +132,7 @@ macro_rules! memory_values {
                 let $total = instance.map_or_else(|| gpu.memory_bytes(), |instance| instance.memory_mib() << 20);
                 let $used = instance.map_or(gpu.condition.used_mib << 20, |instance| instance.used_mib << 20).min($total);
                 let $reserved = if instance.is_some() { 0 } else { gpu.reserved_mib << 20 }.min($total - $used);
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put(answer, out, $value) }
             })
         }
@@ -143,14 +143,14 @@ memory_values! {
     /// Memory in bytes. Reserved memory counts as used.
     nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total, used, reserved =>
         sys::nvmlMemory_t { total, free: total - used - reserved, used: used + reserved };
-    /// Memory in bytes. Reserved memory is separate.
+    /// Memory in bytes. Reserved memory is reported separately.
     nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total, used, reserved => {
         let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
         sys::nvmlMemory_v2_t { version, total, reserved, free: total - used - reserved, used }
     };
 }
 
-/// `fn(device, *mut char, length)`: one text of one GPU or one instance.
+/// Defines calls `fn(device, *mut char, length)` that return one text of one GPU or one instance.
 macro_rules! gpu_texts {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $gpu:ident, $instance:ident => $text:expr;)*) => {$(
         $(#[$doc])*
@@ -159,7 +159,7 @@ macro_rules! gpu_texts {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, buffer: *mut c_char, length: c_uint) -> Code {
             with_device(device, At::$at, |_, $gpu, $instance, answer| {
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put_text(answer, buffer, length, &$text) }
             })
         }
@@ -167,12 +167,12 @@ macro_rules! gpu_texts {
 }
 
 gpu_texts! {
-    /// Model name.
+    /// Model name of the GPU; for an instance, also its profile.
     nvmlDeviceGetName, Name, gpu, instance => match instance {
         Some(instance) => [&gpu.name(), b" MIG ".as_slice(), instance.profile().as_bytes()].concat(),
         None => gpu.name(),
     };
-    /// UUID.
+    /// UUID of the GPU or the instance.
     nvmlDeviceGetUUID, Uuid, gpu, instance => instance.map_or_else(|| gpu.uuid(), Instance::uuid);
 }
 
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
     minor: *mut c_int,
 ) -> Code {
     with_gpu(device, At::Compute, |_, gpu, answer| {
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, major, gpu.compute().0).and(put(answer, minor, gpu.compute().1)) }
     })
 }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c
         for word in 0..words {
             let bits = cpus.iter().filter(|cpu| **cpu / c_ulong::BITS == word);
             let value = bits.fold(0, |value: c_ulong, cpu| value | 1 << (cpu % c_ulong::BITS));
-            // SAFETY: `word` is below `words`, and the caller's contract, which is NVML's.
+            // SAFETY: `word` is below `words`, and the caller upholds NVML's contract.
             unsafe { put(answer, mask.add(word as usize), value)? }
         }
         Ok(())

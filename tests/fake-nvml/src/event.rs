@@ -12,7 +12,7 @@ use crate::device::with_gpu;
 use crate::fault::{Answer, At};
 use crate::state::machine;
 
-/// Interval between reads of the file. A driver blocks; each read costs as much CPU as a small part of a sample.
+/// Interval between reads of the file. The real driver blocks instead. A read takes only a small part of the CPU time of a sample.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Number of XIDs already reported. One event set per process is supported.
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(set: *mut nvmlEventSet_t) -> Code {
     code(|| {
         let machine = machine()?;
         *reported() = machine.xid.len();
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(Answer::Honest, set, without_provenance_mut(1)) }
     })
 }
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
                     gpuInstanceId: u32::MAX,
                     computeInstanceId: u32::MAX,
                 };
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 return unsafe { put(Answer::Honest, data, event) };
             }
             if Instant::now() >= deadline {

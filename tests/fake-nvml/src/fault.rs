@@ -11,7 +11,7 @@ pub(crate) struct Fault {
     pub(crate) at: At,
     pub(crate) gpu: Option<u32>,
     kind: Kind,
-    /// Delay of `slow`.
+    /// Delay of a `slow` fault.
     #[serde(default = "one_second")]
     milliseconds: u64,
 }
@@ -63,7 +63,7 @@ pub(crate) enum At {
 }
 
 impl At {
-    /// The group of calls that fails with this one; the call itself if it has none.
+    /// The group of calls that fail together with this one, or the call itself if it is in no group.
     pub(crate) const fn group(self) -> Self {
         match self {
             Self::Utilization | Self::Fan | Self::Temperature => Self::Clocks,
@@ -98,7 +98,7 @@ enum Kind {
     Untouched,
     /// The call writes to standard output and standard error, then succeeds.
     Noise,
-    // Codes of nvmlReturn_t.
+    // The following faults return this code of nvmlReturn_t.
     Uninitialized,
     InvalidArgument,
     NotSupported,

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
         if values.is_null() || count == 0 {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller's contract, which is NVML's.
+        // SAFETY: not null, and the caller upholds NVML's contract.
         for field in unsafe { std::slice::from_raw_parts_mut(values, count) } {
             field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
             field.nvmlReturn = match value(gpu, field.fieldId) {

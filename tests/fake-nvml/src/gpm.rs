@@ -25,7 +25,7 @@ struct TakenSample {
 /// Multiprocessor and tensor core utilization in percent, PCI Express sent and received in MiB/s.
 type Values = [Option<f64>; 4];
 
-/// In the order of [`Values`].
+/// IDs of the GPM metrics, in the order of [`Values`].
 const METRICS: [c_uint; 4] = [
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL,
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL,
@@ -42,7 +42,7 @@ const INVALID: Code = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: nvmlDevice_t, out: *mut sys::nvmlGpmSupport_t) -> Code {
     with_gpu(device, At::Gpm, |_, gpu, answer| {
-        // SAFETY: readable if not null, by the caller's contract, which is NVML's.
+        // SAFETY: readable if not null: the caller upholds NVML's contract.
         let version = unsafe { out.as_ref() }.ok_or(INVALID)?.version;
         if version != sys::NVML_GPM_SUPPORT_VERSION {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn nvmlGpmSampleAlloc(out: *mut nvmlGpmSample_t) -> Code {
     code(|| {
         machine()?;
         let sample: Box<Sample> = Box::default();
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(Answer::Honest, out, Box::into_raw(sample).cast()) }
     })
 }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> Code {
         if sample.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: made by `Box::into_raw` of this type, by the caller's contract.
+        // SAFETY: by this function's contract the pointer is from `nvmlGpmSampleAlloc`, which makes it by `Box::into_raw` of this type.
         drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
         Ok(())
     })
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, sample: nvmlGpmS
         let condition = &gpu.condition;
         let tensor = condition.tensor.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
         let (sent, received) = condition.pcie_mib.unzip();
-        // SAFETY: the caller's contract, which is this function's.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { take(sample, gpu.index, None, [Some(condition.utilization.into()), Some(tensor), sent, received]) }
     })
 }
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn nvmlGpmMigSampleGet(device: nvmlDevice_t, number: c_uin
     with_gpu(device, At::Gpm, |_, gpu, _| {
         let instance = gpu.mig.instances().iter().find(|instance| instance.gi == number).ok_or(INVALID)?;
         let (sm, tensor) = instance.busy.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
-        // SAFETY: the caller's contract, which is this function's.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { take(sample, gpu.index, Some(number), [Some(sm), Some(tensor), None, None]) }
     })
 }
@@ -131,13 +131,13 @@ unsafe fn take(sample: nvmlGpmSample_t, gpu: u32, instance: Option<u32>, values:
 pub unsafe extern "C" fn nvmlGpmMetricsGet(request: *mut sys::nvmlGpmMetricsGet_t) -> Code {
     code(|| {
         machine()?;
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         let request = unsafe { request.as_mut() }.ok_or(INVALID)?;
         if request.version != sys::NVML_GPM_METRICS_GET_VERSION {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
         let [first, second] = [request.sample1, request.sample2].map(|sample| {
-            // SAFETY: of this type if not null, by the caller's contract.
+            // SAFETY: by this function's contract the pointer is null or points to a `Sample`.
             unsafe { sample.cast::<Sample>().as_ref() }.copied().flatten()
         });
         let (first, second) = first.zip(second).ok_or(INVALID)?;

@@ -25,7 +25,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
             MigMode::Disabled => sys::NVML_DEVICE_MIG_DISABLE,
             MigMode::Enabled => sys::NVML_DEVICE_MIG_ENABLE,
         };
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, current, mode).and(put(answer, pending, mode)) }
     })
 }
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
 pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, out: *mut c_uint) -> Code {
     with_gpu(device, At::MigDevice, |_, gpu, answer| {
         let count = if gpu.mig.mode() == MigMode::Unsupported { 0 } else { 7 };
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, count) }
     })
 }
@@ -55,12 +55,12 @@ pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
 ) -> Code {
     with_gpu(device, At::MigDevice, |_, gpu, answer| {
         gpu.mig.instance(slot).ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND)?;
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, instance_handle(gpu, slot)) }
     })
 }
 
-/// `fn(device, *mut T)`: one value of one instance. NOT_SUPPORTED for a whole GPU.
+/// Defines calls `fn(device, *mut T)` that return one value of one instance, and NOT_SUPPORTED for a whole GPU.
 macro_rules! instance_values {
     ($($(#[$doc:meta])* $name:ident, $type:ty, $instance:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -70,7 +70,7 @@ macro_rules! instance_values {
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
             with_device(device, At::MigInstance, |_, _, instance, answer| {
                 let $instance = instance.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put(answer, out, $value) }
             })
         }
@@ -101,7 +101,7 @@ fn attributes(instance: &Instance) -> sys::nvmlDeviceAttributes_t {
     }
 }
 
-/// `fn(device, ...)`: returns a fixed error code, whatever the other arguments are.
+/// Defines calls `fn(device, ...)` that return a fixed error code, whatever the other arguments are.
 macro_rules! constant_errors {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*), $at:ident, $code:ident;)*) => {$(
         $(#[$doc])*
@@ -123,7 +123,7 @@ constant_errors! {
     nvmlDeviceGetSupportedMemoryClocks(_count: *mut c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
     /// Clock settings are not supported.
     nvmlDeviceGetSupportedGraphicsClocks(_memory: c_uint, _count: *mut c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// No samples.
+    /// There are no samples.
     nvmlDeviceGetProcessUtilization(_out: *mut c_void, _count: *mut c_uint, _since: c_ulonglong), Processes, nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 }
 
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     _out: *mut sys::nvmlProcessInfo_t,
 ) -> Code {
     with_gpu(device, At::Processes, |_, _, answer| {
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, count, 0) }
     })
 }

@@ -30,7 +30,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(
 ) -> Code {
     with_gpu(device, At::LinkState, |_, gpu, answer| {
         let up = lane_end(gpu, lane)? != LinkEnd::Down;
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, up.into()) }
     })
 }
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
             pciDeviceId: 0x2335_10de,
             busId: characters(&remote),
         };
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, info) }
     })
 }
@@ -80,12 +80,12 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
             LinkEnd::Switch => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
             LinkEnd::Down => return Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
         };
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, kind) }
     })
 }
 
-/// The PCI address of a remote end. A peer missing in the machine file has one, too: it is hidden from the container.
+/// The PCI address of a remote end. A peer that is missing from the machine file has an address, too: it is hidden from the container.
 fn remote_bus_id(machine: &Machine, end: LinkEnd) -> Option<String> {
     match end {
         LinkEnd::Gpu(peer) => {
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, out: *
             cliqueId: gpu.condition.fabric_cluster.map_or(0, |cluster| cluster.1),
             state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
         };
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, out, info) }
     })
 }

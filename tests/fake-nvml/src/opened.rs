@@ -26,7 +26,7 @@ pub(crate) fn open(gpu: &Gpu) {
     opened.insert(gpu.index, File::options().read(true).open(file(gpu)).ok());
 }
 
-/// Sets mode and owner of a device file to the driver's parameters (default 0666 and root), as the process's user.
+/// Sets the mode and owner of a device file from the driver's parameters (default 0666 and root), with the rights of the process.
 /// The driver's libraries do this before they open the file (nvidia-modprobe, `mknod_helper`; observed with R580).
 fn set_permissions(file: &Path) {
     let parameters = fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();

@@ -5,40 +5,40 @@
 
 use std::fmt::Write as _;
 
-/// The calls and fields of one driver branch.
+/// A driver branch, with the calls and fields that it lacks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// `R535`.
+    /// Name of the branch, such as `R535`.
     pub name: &'static str,
-    /// A release of the branch.
+    /// Version of one release of the branch.
     pub driver: &'static str,
     /// The highest supported CUDA version.
     pub cuda: &'static str,
-    /// The missing calls.
+    /// NVML calls that the branch does not have.
     pub missing: &'static [&'static str],
-    /// The unsupported fields.
+    /// Field IDs that the branch does not support.
     pub lacks_fields: &'static [u32],
 }
 
 /// A GPU model.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Card {
-    /// A short name.
+    /// Short name, such as `T4`.
     pub name: &'static str,
-    /// The keys of its `[[gpu]]` table, and the tables below it.
+    /// The keys of the card's `[[gpu]]` table, and the tables below it.
     keys: &'static str,
-    /// The fields that no driver supports for the card.
+    /// IDs of fields that no driver supports for the card.
     lacks_fields: &'static [u32],
-    /// The number of the oldest branch that supports it.
+    /// Number of the oldest branch that supports the card.
     since: u32,
 }
 
 /// A combination of card and driver branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The driver.
+    /// The driver branch.
     pub branch: &'static Branch,
-    /// The card.
+    /// The GPU model.
     pub card: &'static Card,
 }
 
@@ -79,7 +79,7 @@ pub const BRANCHES: [Branch; 5] = [
     Branch { name: "R580", driver: "580.65.06", cuda: "13.0", missing: &[], lacks_fields: &[] },
 ];
 
-/// The cards.
+/// The GPU models: data centre, workstation and consumer cards, and one in a virtual machine.
 pub const CARDS: [Card; 8] = [
     Card {
         name: "H100",
@@ -88,7 +88,7 @@ pub const CARDS: [Card; 8] = [
         lacks_fields: &[],
         since: 525,
     },
-    // Recorded with 580.159.04 in tests/detect/recorded: one card of several, without links or a NUMA node.
+    // Recorded with driver 580.159.04 in tests/detect/recorded: one of the machine's cards, in a VM without links or a NUMA node.
     Card {
         name: "H100-VM",
         keys: "name = 'NVIDIA H100 80GB HBM3'\nmemory_mib = 81559\nreserved_mib = 480\ncompute = [9, 0]\npersistence = true\n\
@@ -154,7 +154,7 @@ impl Profile {
         BRANCHES.iter().flat_map(of_branch)
     }
 
-    /// `R535 T4`.
+    /// Name of the profile, such as `R535 T4`.
     pub fn name(&self) -> String {
         format!("{} {}", self.branch.name, self.card.name)
     }
@@ -171,7 +171,7 @@ impl Profile {
 }
 
 impl Branch {
-    /// 535 of `R535`.
+    /// Number of the branch: 535 for `R535`.
     pub fn number(&self) -> u32 {
         self.name.trim_start_matches('R').parse().unwrap_or_default()
     }
@@ -182,7 +182,7 @@ impl Branch {
     }
 }
 
-/// A copy of the library without these calls: it has them under other names.
+/// Renames these calls in the library, so that it lacks them.
 ///
 /// # Panics
 /// If the library does not have one of the calls.

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn nvmlDeviceSetMigMode(device: nvmlDevice_t, _mode: c_uin
         if gpu.mig.mode() == MigMode::Unsupported {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
         }
-        // SAFETY: the caller's contract, which is NVML's.
+        // SAFETY: the caller upholds NVML's contract.
         unsafe { put(answer, activation, require_unused(gpu).err().unwrap_or(sys::nvmlReturn_enum_NVML_SUCCESS)) }
     })
 }
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn nvmlDeviceRemoveGpu_v2(
 ) -> Code {
     code(|| {
         let invalid = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
-        // SAFETY: null or readable by the caller's contract, which is NVML's.
+        // SAFETY: null or readable: the caller upholds NVML's contract.
         let pci_info = unsafe { pci_info.as_ref() }.ok_or(invalid)?;
         let machine = machine()?;
         let has_address = |gpu: &&Gpu| gpu.pci() == Some((pci_info.domain, pci_info.bus, pci_info.device));

@@ -47,7 +47,7 @@ pub extern "C" fn nvmlErrorString(result: Code) -> *const c_char {
     text.as_ptr()
 }
 
-/// `fn(*mut char, length)`: one text about the whole machine.
+/// Defines calls `fn(*mut char, length)` that return one text about the whole machine.
 macro_rules! machine_texts {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $machine:ident => $text:expr;)*) => {$(
         $(#[$doc])*
@@ -58,7 +58,7 @@ macro_rules! machine_texts {
             code(|| {
                 let $machine = machine()?;
                 let answer = $machine.meet(At::$at, None)?;
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put_text(answer, buffer, length, $text.as_bytes()) }
             })
         }
@@ -72,7 +72,7 @@ machine_texts! {
     nvmlSystemGetNVMLVersion, NvmlVersion, machine => format!("13.{}", machine.driver());
 }
 
-/// `fn(*mut T)`: one number about the whole machine.
+/// Defines calls `fn(*mut T)` that return one number about the whole machine.
 macro_rules! machine_values {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $type:ty, $machine:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -83,7 +83,7 @@ macro_rules! machine_values {
             code(|| {
                 let $machine = machine()?;
                 let answer = $machine.meet(At::$at, None)?;
-                // SAFETY: the caller's contract, which is NVML's.
+                // SAFETY: the caller upholds NVML's contract.
                 unsafe { put(answer, out, $value) }
             })
         }
@@ -93,7 +93,7 @@ macro_rules! machine_values {
 machine_values! {
     /// The highest CUDA version that the driver supports.
     nvmlSystemGetCudaDriverVersion, CudaVersion, c_int, machine => machine.cuda();
-    /// The same value; the real library returns that of the loaded driver.
+    /// The same value. The real library returns the version that the loaded driver supports.
     nvmlSystemGetCudaDriverVersion_v2, CudaVersion, c_int, machine => machine.cuda();
     /// The number of GPUs, including those without access permission.
     nvmlDeviceGetCount_v2, Count, c_uint, machine => machine.count();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
 
-/// Variable with the path of the marker file `asks`. Without it (`cargo test -- --ignored`) `child` does nothing.
+/// Environment variable with the path of the marker file `asks`. If it is unset (`cargo test -- --ignored`), `child` does nothing.
 const MARKER_VARIABLE: &str = "FAULTS_CHILD";
 
 /// Exit code after the NVML call returned. No fault uses this code.

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-/// Cargo puts the cdylib beside the test binary.
+/// Path of the fake library. Cargo puts the cdylib beside the test binary.
 fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libfake_nvml.so")
 }
 
-/// Initializes NVML with this machine file. Sets a variable of the process's environment: only one test may use it.
+/// Initializes NVML with this machine file. Sets an environment variable of the process, so only one test may call this function.
 fn with_machine(toml: &str) -> Result<Nvml, NvmlError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), toml).unwrap();

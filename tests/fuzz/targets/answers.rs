@@ -1,4 +1,4 @@
-//! Output that PID 1 parses: of sinfo, of `slurminit prepare`, and the daemons' log lines in chunks of any size.
+//! Output that PID 1 parses: from sinfo, from `slurminit prepare`, and the daemons' log lines in chunks of any size.
 #![no_main]
 
 use init::logs::{Circumstances, LineSplitter, parse_daemon_line};

@@ -16,10 +16,10 @@ const SHELL_TIMEOUT: u64 = 60;
 
 const NOBODY: u32 = 65534;
 
-/// Limit of a record of a daemon's message in bytes, with its JSON.
+/// Maximum size in bytes of the log record of a daemon's message, including the JSON.
 const MAX_RECORD: usize = 1300;
 
-/// Submits a job that counts without starting processes: it would fail by itself when no process can be created.
+/// Submits a job that counts without starting processes, because otherwise it would fail when no process can be created.
 const SUBMIT: &str = r#"count='exec perl -e "open F, q(>>/tmp/count); select F; \$| = 1; while (1) { print ++\$i, qq(\n); select undef, undef, undef, 0.2 }"'; submit"#;
 
 /// One row of the table.
@@ -30,20 +30,21 @@ pub(super) struct Attack {
     /// The image with options of `docker run`.
     pub(super) image: Image,
     pub(super) toml: String,
-    /// A shell line that root runs before. It must succeed.
+    /// A shell line that root runs before the attack. It must succeed.
     pub(super) prepare: String,
     /// The user ID of the attacker.
     pub(super) attacker: u32,
-    /// A shell script that the attacker runs until it and all its children are killed. It can use `/config/library`. The variables are only
-    /// PATH and HOME, so no secret of the container.
+    /// A shell script that the attacker runs until it and all its children are killed. It can use `/config/library`. Its environment has
+    /// only PATH and HOME, and therefore no secret of the container.
     pub(super) script: String,
-    /// A shell script that root runs meanwhile: what others do, and effects that need root or make the attack worse. May be empty.
+    /// A shell script that root runs during the attack: actions of other users, and effects that need root or make the attack worse.
+    /// May be empty.
     pub(super) root_script: String,
     /// A shell line that root runs after the attacker's processes were killed. It fails if the attack succeeded, or was not tried.
     pub(super) check: String,
     /// Required log entry.
     pub(super) sign: Sign,
-    /// Whether it may end jobs of other users (see docs/security.md).
+    /// Whether the attack may end jobs of other users (see docs/security.md).
     pub(super) may_end_other_jobs: bool,
 }
 
@@ -52,9 +53,9 @@ pub(super) struct Attack {
 pub(super) struct Effects {
     /// Restarted daemons with their restart counts.
     restarts: String,
-    /// From the end of the attack to the first job.
+    /// Time from the end of the attack until `srun` works.
     recovery: Duration,
-    /// The log line with the attack's sign.
+    /// The log line that reports the attack.
     log_line: String,
 }
 
@@ -75,7 +76,7 @@ impl Attack {
         }
     }
 
-    /// Runs the attack for so long. The error has the end of the log.
+    /// Runs the attack for this many seconds. An error contains the end of the log.
     pub(super) fn run(&self, seconds: u64) -> Result<Effects, String> {
         let toml = format!("{}\n{PARTITION}", self.toml);
         let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY), ("attack", &self.script)]);
@@ -138,7 +139,7 @@ impl Attack {
         Ok(Effects { restarts, recovery, log_line })
     }
 
-    /// The log line with the attack's sign.
+    /// The log line that reports the attack.
     fn log_line(&self, container: &Container) -> Result<String, String> {
         let signs = std::slice::from_ref(&self.sign);
         sign::first(&container.log(), signs).ok_or_else(|| format!("SILENT: no {:?} in the log", self.sign))

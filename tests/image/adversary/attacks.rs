@@ -21,7 +21,7 @@ use attack::{Attack, Effects};
 
 /// Duration of an attack in seconds.
 const SECONDS: u64 = 90;
-/// Duration of one in each run of docker/test.
+/// Duration in seconds of each attack in a regular run of docker/test.
 const SHORT: u64 = 10;
 
 /// Number of parallel attacks. They wait for daemons about half of the time.
@@ -66,7 +66,8 @@ fn no_attack_on_users_gives_their_rights_or_ends_their_jobs() {
     check(users::attacks());
 }
 
-/// One attack of each kind, for a short time. Those on users have short tests of their own (images/owners.rs, secrets.rs, login.rs, isolation.rs).
+/// One attack of each kind, for a short time. Attacks on users have their own short tests (images/owners.rs, secrets.rs, login.rs,
+/// isolation.rs).
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn short_attacks_do_not_end_the_cluster() {
@@ -111,7 +112,7 @@ fn check(attacks: Vec<Attack>) {
     }
 }
 
-/// Runs the attacks for so many seconds each, so many side by side. Returns the table. Fails if one succeeds.
+/// Runs each attack for `seconds`, at most `limit` of them in parallel. Returns the table. Fails if an attack succeeds.
 #[track_caller]
 fn run(attacks: &[Attack], seconds: u64, limit: usize) -> String {
     let outcomes = side_by_side(limit, attacks, |attack| {

@@ -23,7 +23,7 @@ thief() { # PORT HOW
 "#;
 
 pub(super) fn attacks() -> Vec<Attack> {
-    // The user nobody cannot restart a daemon, so root kills it, seldom enough that it is not a crash loop.
+    // The user nobody cannot restart a daemon, so root kills it, but too rarely for a crash loop.
     let attack = |name, port: u16, daemon: &str| {
         let script = format!("{THIEF}for how in listens bound short; do thief {port} $how; done; wait");
         let root_script = format!("sleep 4; for i in 1 2 3 4 5; do pkill -KILL -x {daemon}; sleep 16; done");

@@ -14,7 +14,7 @@ const ROOT: &str = r#"
 as_bob() { setpriv --reuid=1502 --regid=1502 --clear-groups env HOME=/home/bob "$@"; }
 harm() { echo "$*" >>/root/harm; }
 "#;
-/// No harm was seen in at least one round of what others do, and alice tried.
+/// Succeeds if root completed at least one round without recording harm, and alice made at least one attempt.
 const CHECK: &str = "wc -l /root/rounds /tmp/tries; cat /root/harm 2>/dev/null; ! [ -s /root/harm ] && [ -s /root/rounds ] && [ -s /tmp/tries ]";
 const KEY: &str = "of-no-other-cluster/the-munge-key-of-this-test-0123456789";
 
@@ -33,7 +33,7 @@ pub(super) fn attacks() -> Vec<Attack> {
     vec![images(), steps(), slurmstepd(), secrets(), logins(), gpus(), memory()]
 }
 
-/// She plants images where root and bob could take them, swaps directories that root imports, and places links where root's jobs write.
+/// alice plants images that root and bob could use, swaps directories that root imports, and places links where root's jobs write.
 fn images() -> Attack {
     let script = r#"
         own=~/.local/share/slurminit/images/planted; mkdir -p $own/rootfs; cp -r /tmp/image/. $own/rootfs; echo '{}' >$own/image.json
@@ -74,7 +74,7 @@ fn images() -> Attack {
     }
 }
 
-/// slurmstepd makes directories below one of hers as root: she replaces them by links.
+/// As root, slurmstepd creates directories below a directory of alice, who replaces them with links.
 fn steps() -> Attack {
     let script = r#"
         while :; do timeout 20 srun --mem=16 --container=small true; done >/dev/null 2>&1 &
@@ -104,7 +104,7 @@ fn steps() -> Attack {
     }
 }
 
-/// Each connection to a slurmstepd is a thread of root's.
+/// Each connection to a slurmstepd creates a thread that runs as root.
 fn slurmstepd() -> Attack {
     let script = r#"exec perl -MSocket -e '
         my @held; my $job = 1; my $directory = "/var/lib/slurm/slurmd";
@@ -124,7 +124,7 @@ fn slurmstepd() -> Attack {
     }
 }
 
-/// A user of a system account, because ordinary users and secrets are refused together.
+/// The attacker is a system account, because a container with a secret may not have ordinary users.
 fn secrets() -> Attack {
     let script = format!(
         r#"key='{KEY}'
@@ -153,7 +153,7 @@ fn secrets() -> Attack {
     }
 }
 
-/// Unauthenticated connections from another address than that of the others.
+/// Unauthenticated connections from an address that differs from the other users' address.
 fn logins() -> Attack {
     let script = r#"exec perl -MIO::Socket::INET -e '
         my @held;
@@ -173,7 +173,7 @@ fn logins() -> Attack {
     }
 }
 
-/// Processes that keep GPUs open after their jobs, below an init that is not slurminit.
+/// Processes that keep GPUs open after their jobs, in a container where slurminit is not PID 1.
 fn gpus() -> Attack {
     let hold = r#"syscall(157, 4, 0, 0, 0, 0); open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600"#;
     let script = format!(
@@ -202,7 +202,7 @@ fn gpus() -> Attack {
     }
 }
 
-/// The guard must not cancel another user's job for it.
+/// alice fills /dev/shm. The memory guard must not cancel another user's job because of that.
 fn memory() -> Attack {
     let script = r#"while :; do
             echo >>/tmp/tries; head -c 600M /dev/zero >/dev/shm/full; sleep 3; rm -f /dev/shm/full; sleep 1
@@ -211,7 +211,7 @@ fn memory() -> Attack {
     Attack {
         toml,
         image: Image::new(PLAIN).with(["--hostname", "node1", "--memory=1g", "--memory-swap=1g", "--shm-size=900m"]),
-        // Without the file the node is resumed.
+        // The node is resumed once the file is removed.
         check: format!("{CHECK} && rm -f /dev/shm/full"),
         ..attack(
             "fills /dev/shm where the memory guard is on",

@@ -23,7 +23,7 @@ use case::{Case, Seen};
 /// May exceed the number of CPUs: cases mostly wait.
 const PARALLEL_CASES: usize = 4;
 
-/// The rows of each run of docker/test: target, phase, fault.
+/// The rows that every run of docker/test includes: target, phase, fault.
 const SHORT: [&str; 6] = [
     "slurmctld starting KILL",
     "munged ready KILL",

@@ -65,7 +65,7 @@ pub(super) fn row_name(case: &Case) -> String {
     format!("| {} | {} | {}", case.target, case.phase, case.fault)
 }
 
-/// Replaces the recorded rows that the table has, identified by their first columns, and appends the others.
+/// Replaces the recorded rows that are also in the table, identified by their first columns, and appends the table's other rows.
 pub(crate) fn update(file: &Path, marks: &Marks, table: &str, columns: usize) {
     let text = fs::read_to_string(file).expect("the file with the marks");
     let (before, old, after) = parts(&text, marks);

@@ -153,11 +153,11 @@ fn processes() -> Vec<Case> {
     vec![
         Case { inject: line.to_owned(), signs: vec![Sign::Words("Cannot fork")], ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
-            // Only in the first run: the job is requeued and may start before the check of the next start.
+            // The job forks only in its first run, because it is requeued and may run again before the next start has been checked.
             inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap \
                      '[ \"$SLURM_RESTART_COUNT\" ] || { b() { b & b & while :; do sleep 1; done; }; b; }'; sleep 2; kill -TERM 1"
                 .to_owned(),
-            // The counting job is only notified if a process is left for that.
+            // The counting job is notified only if a process can still be created for that.
             job: "requeued",
             end: End::Stops,
             signs: vec![Sign::event("stop-requested")],

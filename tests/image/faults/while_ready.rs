@@ -9,7 +9,7 @@ pub(super) fn cases() -> Vec<Case> {
     each.chain(helper()).chain([hung_service()]).chain(young_jobs()).collect()
 }
 
-/// slurmctld answers pings without slurmscriptd and would not notice until the next script.
+/// slurmctld answers pings without slurmscriptd, and would detect its end only at the next script.
 fn helper() -> impl Iterator<Item = Case> {
     ["KILL", "SEGV", "STOP"].into_iter().map(|signal| Case {
         jobs: true,

@@ -18,7 +18,7 @@ const SUPERVISE: &str = "[supervise]\nreload_on_change = false\nprobe_interval =
 pub(super) fn cases() -> Vec<Case> {
     let reconfigured = DAEMONS.into_iter().flat_map(|target| hit(target, at_reconfigure));
     let reconfigured = reconfigured.chain(reconfigured_helper());
-    // Targets that the reload does not restart are hit while slurmctld starts; slurmscriptd once it is running.
+    // Targets that the reload does not restart are hit while slurmctld starts; slurmscriptd is hit once it is running.
     let not_restarted = ["munged", "service"].into_iter().flat_map(|target| hit(target, at_restart));
     let restarted = ["slurmctld", "slurmd"].into_iter().flat_map(started);
     reconfigured.chain(not_restarted).chain(restarted).chain(restarted_helper()).collect()
@@ -85,9 +85,9 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
                 ..case
             }
         }
-        // Only the reload's own `scontrol reconfigure` detects it.
+        // Only the reload's own `scontrol reconfigure` detects the hang.
         "slurmctld" => hit("STOP", "kill -STOP $old", plain(), restarts_instead()),
-        // slurmctld may get no reply from it and reject the new files before a probe detects it.
+        // slurmctld may get no reply from the stopped daemon, and reject the new files before a probe detects the hang.
         _ => hit("STOP", "kill -STOP $old", plain(), [restarts_instead(), vec![unresponsive()]].concat()),
     });
     cases

@@ -39,7 +39,7 @@ pub(super) fn ignores_term(target: &str) -> String {
     settings(target, &script) + "stop_timeout = 1\n"
 }
 
-/// The library's `gate` holds the daemon before it starts. It hands over at a reconfiguration as without a wrapper.
+/// Holds the daemon at the library's `gate` before it starts. At a reconfiguration the daemon hands over as it does without a wrapper.
 pub(super) fn gated(target: &str) -> String {
     settings(target, &format!(". /config/library; gate; exec {}", command(target).replace("-D", "--systemd")))
 }

@@ -14,7 +14,8 @@ uid = 1501
 home = "/people/alice"
 "#;
 
-/// Mounts where the image has nothing, inside its /usr, and in place of its link; variables that only begin like those of a job.
+/// Mounts at a path that the image does not contain, inside the image's /usr, and over a file of the image. Some variables have names
+/// that only begin like those of a job (HOME, USER).
 const BUNDLE: &str = r#"{
     "root": { "path": "/data/images/small/rootfs" },
     "process": { "env": ["PATH=/opt/none:/usr/bin", "HOMEBREW_PREFIX=/brew", "USERNAME_OF=image", "HOME=/root", "SLURM_JOB_ID=0", "LANG=C"] },
@@ -25,7 +26,7 @@ const BUNDLE: &str = r#"{
     ]
 }"#;
 
-/// One check a line: a label, and what prints its result.
+/// The checks: a label, and a shell line that prints the result.
 const CHECKS: &[(&str, &str)] = &[
     ("working directory", "pwd"),
     ("file there", "cat marker"),
@@ -79,7 +80,7 @@ const CHECKS: &[(&str, &str)] = &[
     ("descriptors", "set -- /proc/self/fd/*; echo $#"),
 ];
 
-/// Steps of their own: what `srun` returns.
+/// Lines that end a step, each run in a separate step: `srun` must return the same code with both backends.
 const ENDS: &[&str] = &[
     "exit 7",
     "kill -TERM $$",
@@ -101,7 +102,7 @@ fn serve(options: &[&str]) -> (tempfile::TempDir, tempfile::TempDir, Container) 
     container.sh("chmod 777 /work && mkdir -p /srv/reference /opt/site/deep /data/bundle");
     container.sh("echo genome >/srv/reference/file && echo deep >/opt/site/deep/file && umask 022");
     container.sh(EXPORT);
-    // An image, as some are, with a dangling link where a file of the container is mounted, and without /tmp.
+    // Like some real images, this one has a dangling link where a file of the container is mounted, and no /tmp.
     container.sh(
         "cd /tmp/image && mkdir -p opt/none && printf '#!/bin/sh\necho own\n' >opt/none/tty && chmod 755 opt/none/tty",
     );
@@ -125,7 +126,7 @@ fn alice(container: &Container, line: &str) -> Outcome {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn both_backends_show_jobs_the_same() {
+fn both_backends_show_jobs_the_same_environment() {
     let profile = format!("seccomp={}", harness::root().join("docker/seccomp-userns.json").display());
     let (_proot_config, _proot_work, proot) = serve(&[]);
     let (_config, _work, namespaces) = serve(&["--security-opt", &profile]);
@@ -160,7 +161,8 @@ fn both_backends_show_jobs_the_same() {
         let [traced, inside] = [&proot, &namespaces].map(|container| alice(container, &step).stdout);
         assert_eq!(inside, traced, "{end}");
     }
-    // A name is searched in the image, where PATH finds another program than in the container. A typed path is that path, also inside.
+    // A name is searched for in the PATH of the image, which finds a different program than in the container. A path is used as it is
+    // typed, even inside the image.
     for (name, output) in [
         ("/no/such/program", "126\n"),
         ("nothing", "126\n"),
@@ -175,7 +177,8 @@ fn both_backends_show_jobs_the_same() {
     }
 }
 
-/// A bundle's `ro` and `readonly` hold for root, too. PRoot cannot: it refuses the one and warns of the other.
+/// A bundle's `ro` and `readonly` apply to root, too. PRoot cannot enforce them: jobs with `ro` are refused, and `readonly` causes a
+/// warning.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn read_only_mounts_of_bundle_cannot_be_written() {
@@ -192,7 +195,7 @@ fn read_only_mounts_of_bundle_cannot_be_written() {
         assert_eq!(container.sh("cat /srv/reference/file"), "genome", "{closed:?}");
         if options.is_empty() {
             assert!(closed.code != 0 && closed.stderr.contains("/mnt"), "{closed:?}");
-            // Every step sees the /sys of the container.
+            // `ro` is accepted for /sys, because every step has the container's /sys.
             let open = run(r#"{"destination": "/sys", "source": "/sys", "options": ["rbind", "ro"]}"#);
             assert!(open.code == 0 && open.stderr.contains("readonly"), "{open:?}");
         } else {

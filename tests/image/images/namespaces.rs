@@ -24,7 +24,7 @@ fn images_run_in_user_namespaces() {
     images_belong_to_their_users(&container);
 }
 
-/// The profile opens a user namespace together with a mount namespace, and no other namespace or mount call.
+/// The profile allows creating a user namespace together with a mount namespace, but no other namespace or mount call.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn profile_refuses_other_namespaces_and_mount_calls() {
@@ -35,8 +35,8 @@ fn profile_refuses_other_namespaces_and_mount_calls() {
     for line in ["unshare --user true", "unshare --user --mount --net true", "unshare --user --mount --ipc true"] {
         assert_ne!(code(line), 0, "{line}");
     }
-    // System calls of x86-64: clone with CLONE_NEWNET, a mount without flags, and by number setns, open_tree to fspick, mount_setattr. All as
-    // root of the namespace, which has the capabilities for them.
+    // x86-64 system calls: clone with CLONE_NEWNET, a mount without flags, and below setns, open_tree to fspick, and mount_setattr. Root of
+    // the namespace makes the calls, because it has the capabilities for them.
     for perl in [
         "exit 1 if syscall(56, 0x40000011, 0, 0, 0, 0) < 0",
         "exit 1 if syscall(165, q(x), q(/tmp), q(tmpfs), 0, 0) < 0",

@@ -9,7 +9,7 @@ fn as_user(container: &Container, user: &str, line: &str) -> Outcome {
     docker(["exec", "--user", user, "--workdir", "/tmp", &container.name, "sh", "-c", line])
 }
 
-/// Starts a cluster on a volume where alice has made the directory of all images, with an image that names root.
+/// Starts a cluster on a volume where alice has created the directory of shared images, with an image that claims to be root's import.
 fn serve_with_planted_image(volume: &Volume) -> (TempDir, Container) {
     let mount = format!("{}:/data", volume.name);
     let plant = "mkdir -p /data/images/ubuntu/rootfs/bin; echo '{\"imported_by\": \"root\"}' >/data/images/ubuntu/image.json; \
@@ -36,7 +36,7 @@ fn image_of_another_user_is_neither_used_nor_adopted() {
     assert!(import.code != 0 && import.stderr.contains("chown 0 /data/images"), "{import:?}");
     ["bob", "root"].iter().for_each(|user| refused(user));
     assert_eq!(container.records("images-untrusted").len(), 1, "{}", container.log());
-    // The directory is root's now, as after an import of an earlier version; its content is not.
+    // The directory now belongs to root, as after an import by an earlier version, but its content does not.
     container.sh("chown root:root /data/images && slurminit image import small /tmp/image.tar");
     ["bob", "root"].iter().for_each(|user| refused(user));
     let list = as_user(&container, "bob", "slurminit image list");
@@ -53,7 +53,7 @@ pub(crate) fn root_runs_and_imports_nothing_that_alice_can_change(container: &Co
     let list = as_user(container, "alice", "slurminit image list");
     assert!(list.stderr.contains("chmod go-w /data/images") && !list.stdout.contains("import one"), "{list:?}");
     container.sh("chmod g-w /data/images");
-    // The home of the environment decides which images are root's own.
+    // HOME decides which images are used as root's own.
     let plant = "mkdir -p ~/.local/share/slurminit/images/planted/rootfs; echo '{}' >~/.local/share/slurminit/images/planted/image.json; \
         cp -r /tmp/image /tmp/theirs";
     alice(container, plant).ok();
@@ -74,14 +74,14 @@ pub(crate) fn root_runs_and_imports_nothing_that_alice_can_change(container: &Co
     container.sh("slurminit image remove piped");
 }
 
-/// slurmstepd makes directories for each step, some of them as root, and removes files in them as root.
+/// slurmstepd creates directories for each step, some of them as root, and removes files in them as root.
 pub(crate) fn directories_of_steps_give_no_user_rights_of_another(container: &Container) {
     let stat = "cd /run/slurminit/oci && stat -c '%n %u %a' . 0 1501";
     assert_eq!(container.sh(stat), ". 0 711\n0 0 700\n1501 1501 700");
     for line in ["mkdir /run/slurminit/oci/7", "ls /run/slurminit/oci/1502", "ls /run/slurminit/oci/0"] {
         assert_ne!(as_user(container, "alice", line).code, 0, "{line}");
     }
-    // Only root can create files where the owner may not write: a link there would give alice any file.
+    // Only root can create files in a directory that its owner cannot write: a link there would give alice access to any file.
     alice(container, "chmod 500 /run/slurminit/oci/1501").ok();
     let step = alice(container, "srun --container=small id");
     assert!(step.code != 0 && !step.stdout.contains("uid"), "slurmstepd created directories as root: {step:?}");
@@ -101,12 +101,12 @@ pub(crate) fn directories_of_steps_give_no_user_rights_of_another(container: &Co
     assert_eq!(container.sh("srun --container=small id -u"), "0");
 }
 
-/// An account of a directory service is not in /etc/passwd, so its directory is made by slurmstepd, open to its primary group.
+/// An account of a directory service is not in /etc/passwd, so slurmstepd creates its directory, open to the account's primary group.
 pub(crate) fn slurmstepd_makes_closed_directory_of_unknown_account(container: &Container) {
     container.sh("rmdir /run/slurminit/oci/1501");
     assert_eq!(alice(container, "srun --container=small id -u").ok(), "1501\n");
     assert_eq!(container.sh("stat -c '%u %a' /run/slurminit/oci/1501"), "1501 700");
-    // The calls of slurmstepd, until the first step closes the directory.
+    // The directory as slurmstepd creates it, before the first step closes it.
     container.sh("cd /run/slurminit/oci; mkdir 1503; chown 1503:1502 1503; chmod 770 1503");
     for line in ["ls", "ln -s /etc/passwd", "touch"] {
         let denied = as_user(container, "1502:1502", &format!("cd /run/slurminit/oci; {line} 1503/7-0-localhost-0"));
@@ -115,7 +115,7 @@ pub(crate) fn slurmstepd_makes_closed_directory_of_unknown_account(container: &C
     container.sh("rmdir /run/slurminit/oci/1503");
 }
 
-/// PRoot runs outside of the image: variables of the image or of the step would have it load their libraries.
+/// PRoot runs outside the image: variables of the image or of the step could make it load their libraries.
 pub(crate) fn proot_gets_no_variable_of_image_or_step(container: &Container) {
     let bundle =
         r#"{"root": {"path": "/data/images/small/rootfs"}, "process": {"env": ["LD_LIBRARY_PATH=/data/evil"]}}"#;

@@ -1,4 +1,4 @@
-//! Images of registries in jobs: Debian's docker-registry and a proxy in a container with two simulated nodes.
+//! Jobs in images from registries: Debian's docker-registry and a proxy in a container with two simulated nodes.
 
 use tempfile::TempDir;
 
@@ -73,13 +73,13 @@ fn tasks_and_jobs_pull_image_once_for_each_user() {
     assert_eq!((step.code, step.stdout.as_str()), (0, "pulled\npulled\n"), "{step:?}");
     assert!(step.stderr.contains("pulling localhost:5000/lab/tools:1 into /home/alice/"), "{step:?}");
     assert_eq!(registries.pulls("tools"), 1);
-    // The other user's store is another one.
+    // bob has a separate store, so the image is pulled again.
     ok("bob", &format!("printf '#!/bin/sh\n#SBATCH --container={TOOLS}\ncat /kind >kind-$SLURM_ARRAY_TASK_ID\n' >job"));
     ok("bob", "sbatch --quiet --wait --array=1-20 --output=out-%a job || { cat out-*; exit 1; }");
-    // Some of them end while others start in the same image: no one may remove the mount points of another.
+    // Some tasks end while others start in the same image: no task may remove the mount points of another.
     assert_eq!(ok("bob", "cat kind-*"), "pulled\n".repeat(20));
     assert_eq!(registries.pulls("tools"), 2);
-    // A tag that has moved is pulled on request alone.
+    // A tag that has moved is pulled again only on request.
     registries.container.sh("skopeo copy --quiet --src-tls-verify=false --dest-tls-verify=false docker://localhost:5000/lab/tools:2 docker://localhost:5000/lab/tools:1");
     let pulls = registries.pulls("tools");
     let kind = |image: &str| ok("alice", &format!("srun --quiet --container={image} cat /kind"));
@@ -97,7 +97,7 @@ fn tasks_and_jobs_pull_image_once_for_each_user() {
         assert_eq!(kind(&pinned), "changed\n");
     }
     assert_eq!(registries.pulls("tools"), pulls + 1);
-    // Root's images are for all users, whether the registry responds or not.
+    // Root's images are available to all users, even if the registry does not respond.
     ok("root", &format!("slurminit image pull {TOOLS} && slurminit image pull {TOOLS} --name tools"));
     ok("alice", &format!("slurminit image remove {TOOLS} && slurminit image remove {pinned}"));
     registries.container.sh("pkill docker-registry");
@@ -138,7 +138,7 @@ fn failed_pull_names_image_registry_and_fix() {
     let closed = "docker://node1:5003/lab/tools:1";
     refused(closed, &["certs.d/node1:5003/ca.crt"]);
     run("mkdir -p ~/.config/containers/certs.d/node1:5003 && cp /srv/registry/cert.pem ~/.config/containers/certs.d/node1:5003/ca.crt").ok();
-    // A password, in each file, and not for another user.
+    // The password is found in both files, but is not used for another user.
     refused(closed, &["skopeo login --authfile ~/.config/containers/auth.json node1:5003"]);
     run("echo secret-word | skopeo login --authfile ~/.config/containers/auth.json -u alice --password-stdin node1:5003").ok();
     works(closed);
@@ -147,14 +147,14 @@ fn failed_pull_names_image_registry_and_fix() {
     let bob = registries.run("bob", "mkdir -p ~/.config && cp -r /srv/registry/cert.pem /tmp/ca.crt; mkdir -p ~/.config/containers/certs.d/node1:5003 && \
         cp /tmp/ca.crt ~/.config/containers/certs.d/node1:5003/ && srun --quiet --container=docker://node1:5003/lab/tools:1 cat /kind");
     assert!(bob.code != 0 && bob.stderr.contains("authentication required"), "{bob:?}");
-    // A proxy.
+    // With a proxy.
     let by = |port: u32| format!("HTTPS_PROXY=http://localhost:{port} srun --quiet --container={closed} cat /kind");
     let refused = run(&by(3129));
     assert!(refused.code == 126 && refused.stderr.contains("check HTTPS_PROXY"), "{refused:?}");
     assert_eq!(run(&by(3128)).ok(), "pulled\n");
     registries.container.until("grep -q CONNECT.node1:5003 /var/log/squid/access.log");
     assert!(!registries.container.log().contains("secret-word"));
-    // Names of their own, as root.
+    // Root pulls images under chosen names.
     let pull = |arguments: &str| registries.run("root", &format!("slurminit image pull {arguments}"));
     for source in [TOOLS, "localhost:5000/lab/tools:1"] {
         pull(&format!("{source} --replace --name tools")).ok();
@@ -209,7 +209,7 @@ fn containers_that_share_homes_pull_image_once() {
 fn interrupted_pull_is_taken_over_and_leaves_nothing() {
     let registries = Registries::serve();
     let step = || registries.container.sh("cat /tmp/step");
-    // The task that pulls is killed: the other one pulls.
+    // The task that pulls is killed: the other task pulls.
     registries.begin_pull_of_big();
     registries.container.sh("kill -KILL $(ps -o ppid= -C skopeo)");
     registries.container.until("grep -qs code /tmp/step");

@@ -1,5 +1,5 @@
-//! Archives of docker, podman, buildah, skopeo, umoci, GNU tar and bsdtar. Unit tests of the crate `images` have the layouts of tools that Debian
-//! does not have: crane, kaniko, ko and Bazel's rules.
+//! Archives of docker, podman, buildah, skopeo, umoci, GNU tar and bsdtar. Unit tests of the crate `images` cover the layouts of tools that
+//! are not in Debian: crane, kaniko, ko and Bazel's rules.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::built_image::BuiltImage;
 use crate::docker::{Image, PLAIN, docker, tag, unique};
 use crate::images::EXPORT;
 
-/// Has docker write the file tree of the container `$1` as the image `$2`, with two tags, and imports what `save` and `export` write.
+/// Makes the file tree of the container `$1` the docker image `$2`, with two tags, and imports the output of `docker save` and `export`.
 const DOCKER: &str = r#"set -euo pipefail
 docker exec "$1" cat /srv/tree.tar | docker import - "$2:1" >/dev/null && docker tag "$2:1" "$2:2"
 docker save "$2:1" "$2:2" | docker exec --interactive "$1" slurminit image import docker-save
@@ -20,7 +20,7 @@ docker export "$2" | docker exec --interactive "$1" slurminit image import docke
 #[ignore = "needs Docker and the images: run docker/test"]
 fn archives_of_real_tools_import_and_run() {
     let image = BuiltImage::new("tools", "tests/image/images/tools", &[&format!("IMAGE={}", tag(PLAIN))]);
-    // buildah and podman mount.
+    // buildah and podman need the right to mount.
     let options = ["--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--hostname", "node1"];
     let container = Image::new(&image.0).with(options).serve();
     container.sh(EXPORT);

@@ -20,7 +20,7 @@ pub(crate) struct Chip {
     pub(crate) cpu_cores: u32,
     /// Memory that KFD lists, in GiB.
     pub(crate) gib: u64,
-    /// VRAM, in GiB.
+    /// VRAM of the chip, in GiB.
     pub(crate) own_gib: u64,
     /// The nearest CPU node.
     pub(crate) socket: u32,

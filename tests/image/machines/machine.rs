@@ -36,7 +36,7 @@ impl Machine {
         Self { name, image, tree: Tree::new(), devices, denied, options, sockets: 0, expected: Observed::default() }
     }
 
-    /// NVIDIA GPUs, reported by the simulated NVML.
+    /// A machine with NVIDIA GPUs, reported by the simulated NVML.
     pub(crate) fn nvidia(name: &'static str, nvml: &str) -> Self {
         let mut machine = Self::new(name, DEMO).devices(["nvidiactl"]);
         machine.tree.file("etc/fake-nvml.toml", nvml);
@@ -52,12 +52,12 @@ impl Machine {
         machine
     }
 
-    /// AMD GPUs.
+    /// A machine with AMD GPUs.
     pub(crate) fn amd(name: &'static str, chips: &[Chip]) -> Self {
         Self::new(name, PLAIN).with_amd(chips)
     }
 
-    /// AMD GPUs from a topology listing, with these render nodes.
+    /// A machine with AMD GPUs from a topology listing, with these render nodes.
     pub(crate) fn listed(name: &'static str, listing: &str, minors: &[u32]) -> Self {
         let mut machine = Self::new(name, PLAIN).devices(["kfd"]);
         for (path, text) in listing::files(listing) {
@@ -186,7 +186,7 @@ impl Machine {
     }
 }
 
-/// `nvidia` and 2 of `gpu:nvidia:2`.
+/// Parses a GRES: `gpu:nvidia:2` gives `nvidia` and 2.
 fn type_and_count(gres: &str) -> Option<(&str, u32)> {
     let (name, count) = gres.strip_prefix("gpu:")?.rsplit_once(':')?;
     Some((name, count.parse().ok()?))

@@ -88,7 +88,7 @@ pub(crate) fn nvidia() -> Vec<Machine> {
     ]
 }
 
-/// Machines of which the container gets only some GPUs.
+/// Machines whose container gets only some of the GPUs.
 pub(crate) fn nvidia_in_part() -> Vec<Machine> {
     let denied = "[[gpu]]\n[[gpu]]\ndenied = true\n[[gpu]]\n";
     let in_proc = |machine: Machine| {

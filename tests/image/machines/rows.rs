@@ -1,4 +1,4 @@
-//! The simulated machines.
+//! The rows of the table of simulated machines.
 
 use super::kfd::{Chip, MI210, MI300X, RYZEN};
 use super::machine::Machine;
@@ -30,7 +30,7 @@ pub(crate) fn same(count: usize, keys: &str) -> String {
     format!("[[gpu]]\n{keys}\n").repeat(count)
 }
 
-/// N chips on two sockets. Each has room for 8 render nodes.
+/// N chips on two sockets. The render node numbers leave room for 8 partitions of each chip.
 fn chips<const N: u32>(chip: Chip) -> Vec<Chip> {
     let place =
         |number| Chip { bus: 0x0a + 0x10 * number, minor: 128 + 8 * number, socket: number / N.div_ceil(2), ..chip };
@@ -39,7 +39,7 @@ fn chips<const N: u32>(chip: Chip) -> Vec<Chip> {
 
 fn amd() -> Vec<Machine> {
     let mi308x = Chip { device: 0x74a2, partitions: 4, ..MI300X };
-    // As on a real machine, the render nodes are in another order than KFD's nodes, and there are two PCI domains.
+    // As on a real machine, the order of the render nodes differs from that of KFD's nodes, and there are two PCI domains.
     let mut scattered = chips::<8>(mi308x);
     for (place, chip) in (0..).zip(&mut scattered) {
         chip.minor = 128 + [0, 8, 16, 24, 32, 40, 48, 56][(place * 3 % 8) as usize];
@@ -92,7 +92,7 @@ fn amd() -> Vec<Machine> {
     ]
 }
 
-/// Machines of which the container gets only some AMD GPUs, and render nodes of other vendors.
+/// Machines whose container gets only some of the AMD GPUs, and machines with render nodes of other vendors.
 fn amd_in_part() -> Vec<Machine> {
     let next = Chip { bus: 0x83, minor: 129, ..MI210 };
     let third = Chip { bus: 0xa3, minor: 130, ..MI210 };

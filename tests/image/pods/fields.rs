@@ -1,9 +1,9 @@
-//! A mapping in a manifest, each field of which must be handled.
+//! A mapping in a manifest. Each of its fields must be handled.
 
 use serde_json::{Map, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// The fields not taken yet. Dropping it with fields remaining panics, so that no unsupported field is ignored silently.
+/// The fields that are not taken yet. Dropping the value while fields remain panics, so that no unsupported field is ignored silently.
 #[derive(Debug)]
 pub(crate) struct Fields {
     path: String,
@@ -62,7 +62,7 @@ impl Fields {
         }
     }
 
-    /// Takes a field that must have this value, which requires no option of Docker.
+    /// Takes a field that must have this value. The value needs no option of Docker.
     #[track_caller]
     pub(crate) fn is(&mut self, name: &str, value: impl Into<Value>) {
         assert_eq!(self.take(name), Some(value.into()), "{}.{name}", self.path);

@@ -1,4 +1,5 @@
-//! The DNS server of a namespace. Docker's resolves a container by its host name alone, Kubernetes' resolves a pod only as POD.SERVICE.
+//! The DNS server of a namespace, because Docker's server resolves a container by its host name alone, but Kubernetes resolves a pod only
+//! as POD.SERVICE.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,7 +18,7 @@ struct Record {
     pod: String,
     name: String,
     address: Ipv4Addr,
-    /// The name of a Service with an address, which resolves while there is no pod.
+    /// Whether the name resolves even while there is no pod: a Service with an address.
     is_kept: bool,
 }
 
@@ -48,7 +49,7 @@ impl Names {
         Self { records: Some(records), server: Some(server) }
     }
 
-    /// Registers a pod, in place of the previous one of this name. Each name comes with whether it stays after the pod.
+    /// Registers a pod, in place of the previous pod of the same name. The flag of each name is whether the name outlives the pod.
     pub(crate) fn set(&self, pod: &str, address: &str, names: impl Iterator<Item = (String, bool)>) -> Registration {
         let shared = self.records.as_ref().expect("it serves");
         let mut records = shared.lock().expect("the lock is not poisoned");

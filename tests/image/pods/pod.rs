@@ -110,7 +110,7 @@ impl Namespace {
         let files = directory(&[("hosts", &hosts), ("resolv.conf", &resolv), ("gpus", &gpu)]);
         let names = template.services.iter().flat_map(|service| {
             let of_service = (format!("{}.{}", service.name, SEARCH[0]), service.has_address);
-            // A headless Service gives each pod a name of its own.
+            // A headless Service gives each pod its own name.
             std::iter::once(of_service).chain((!service.has_address).then(|| (fqdn.clone(), false)))
         });
         let names = self.names.set(&name, &address, names);
@@ -118,7 +118,7 @@ impl Namespace {
         Pod { container, holder, _names: names, _volumes: volumes, _files: files, address }
     }
 
-    /// A volume that outlives its pod, world-writable like those of some provisioners.
+    /// A volume that outlives its pod. It is world-writable, as with some provisioners.
     fn claim(&mut self, name: &str) -> String {
         let suffix = format!("-{name}");
         if !self.claims.iter().any(|claim| claim.name.ends_with(&suffix)) {
@@ -138,11 +138,11 @@ impl Namespace {
         image.command(["infinity"]).start()
     }
 
-    /// Disk-backed volumes are world-writable (the kubelet's `empty_dir.go`); memory-backed ones have a sticky bit,
-    /// like any tmpfs. In every second pod no volume has one: nothing may depend on the medium.
+    /// Disk-backed volumes are world-writable (the kubelet's `empty_dir.go`); memory-backed ones also have a sticky bit,
+    /// like any tmpfs. In every second pod no volume has a sticky bit, because nothing may depend on the medium.
     fn fill(&self, holder: &Container, mount: &Mount, is_open: bool) {
         match &mount.source {
-            // The directory that the kubelet creates in a claim is root's.
+            // The directory that the kubelet creates in a claim belongs to root.
             Source::Shared => {}
             Source::Empty { memory: true, .. } if !is_open => {}
             Source::Empty { .. } | Source::Claim => make_world_writable(holder, &mount.name),

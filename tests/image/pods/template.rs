@@ -20,7 +20,7 @@ pub(crate) struct Template {
     pub(crate) options: Vec<String>,
     pub(crate) mounts: Vec<Mount>,
     pub(crate) gpus: u64,
-    /// The tag of its image.
+    /// The tag of the main container's image.
     pub(crate) tag: String,
     /// The init containers, which run to completion before the main one.
     pub(crate) init: Vec<Init>,
@@ -35,7 +35,7 @@ pub(crate) struct Template {
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) name: String,
-    /// The name resolves while there is no pod.
+    /// Whether the name resolves even while there is no pod.
     pub(crate) has_address: bool,
 }
 
@@ -205,7 +205,7 @@ fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<Service> {
         spec.ignore(["ports"]);
         let has_address = spec.text("type").is_some();
         if has_address && !spec.flag("publishNotReadyAddresses") {
-            // For clients of one pod: gives no pod a name.
+            // A Service for clients of one pod gives no pod a name.
             spec.ignore(["selector"]);
             return None;
         }
@@ -297,7 +297,7 @@ fn apply_container_security(mut context: Fields, options: &mut Vec<String>) -> O
 /// Adds the options for resources; returns the number of requested GPUs.
 fn resources(mut resources: Fields, options: &mut Vec<String>) -> u64 {
     let mut requests = resources.must("requests");
-    // Used only by the scheduler.
+    // Only the scheduler uses this value.
     requests.ignore(["memory"]);
     if let Some(shares) = requests.text("cpu").map(|cpus| millicores(&cpus) * 1024 / 1000) {
         options.push(format!("--cpu-shares={}", shares.max(2)));

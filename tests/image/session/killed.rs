@@ -110,7 +110,7 @@ fn session_outlives_slurmd_and_ends_with_its_slurmstepd() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn killed_compute_leaves_no_session() {
     let site = Site::new();
-    // It returns before slurmctld has missed it.
+    // The compute returns before slurmctld considers it down.
     site.start_clock();
     docker(["kill", &site.compute.name]).ok();
     docker(["start", &site.compute.name]).ok();
@@ -120,7 +120,7 @@ fn killed_compute_leaves_no_session() {
     site.login.until("grep -q ^code ~alice/out");
     site.assert_nothing_is_left();
 
-    // It stays away: slurmctld ends the job when it has missed the node for SlurmdTimeout.
+    // The compute does not return: slurmctld ends the job when the node has not responded for SlurmdTimeout.
     site.start_clock();
     let begin = Instant::now();
     docker(["kill", &site.compute.name]).ok();

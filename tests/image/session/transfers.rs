@@ -1,4 +1,4 @@
-//! rsync and sftp of a large file through a real ssh into a job. The tests of each day copy 64 MiB.
+//! rsync and sftp of a large file through a real ssh into a job. The daily tests copy 64 MiB.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn copies_one_gigabyte_with_rsync_and_sftp() {
         eprintln!("{tool}: {:.1} s", begin.elapsed().as_secs_f64());
         site.login("alice", "cmp big copy && rm copy").ok();
     }
-    // A tree, of which a second run copies nothing.
+    // A directory tree; a second run copies nothing.
     site.login("alice", "mkdir --parents tree/a/b && seq 200 | split --lines 1 - tree/a/b/").ok();
     let copy =
         "rsync --archive --delete --stats tree/ gpu:copied | sed -n 's/^Number of regular files transferred: //p'";

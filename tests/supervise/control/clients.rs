@@ -142,7 +142,7 @@ fn restart_and_logs_work_with_full_run_directory() {
     while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
     let restart = verb(&cluster, &["restart", "slurmctld"]);
     assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
-    // The status file cannot be written; the log is in memory.
+    // The status file cannot be written, but the log is kept in memory.
     let log = |name: &str| verb(&cluster, &["logs", name]).stdout;
     assert!(log("slurminit").lines().any(|line| line.contains(" info slurminit: ") && line.contains("slurmctld")));
     assert_still_serving(&cluster, init);
