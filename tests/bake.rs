@@ -1,5 +1,5 @@
 //! docker/bake.hcl: targets, tags and labels of a release as buildx resolves them. Run by `docker/test --only bake`.
-#![expect(clippy::disallowed_methods, reason = "this test runs the docker command and is nobody's PID 1")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! Each case has a folder in `tests/configure` with the expected report and exit code, files and tool commands.
 //! `UPDATE=1 cargo test --test host configure` rewrites these folders; review the diff.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 
 mod cases;
 mod compose;

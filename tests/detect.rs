@@ -1,6 +1,6 @@
 //! `slurminit detect` with a fake NVML library, and with directory trees in place of the machine's `/proc`, `/sys` and `/dev`.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 
 mod elsewhere;
 mod gpus_in_trouble;

@@ -1,6 +1,6 @@
 //! Compares slurminit's GPU detection with Slurm's own; see tests/differential/differences.md.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 
 mod container;
 mod listing;

@@ -6,7 +6,7 @@
 //! entries. `UPDATE=1 cargo test --test host doctor` writes both; review the difference. Each run lists symptoms, faults and
 //! answers in `target/evidence`.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 
 mod answer;
 mod container;

@@ -17,7 +17,7 @@ pub fn root() -> &'static Path {
 /// # Panics
 /// If the build fails.
 #[expect(clippy::panic, reason = "a test fails by panicking")]
-#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 pub fn slurminit() -> &'static Path {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let directory = directory();

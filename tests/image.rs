@@ -7,7 +7,7 @@
 
 #[path = "image/accounting.rs"]
 mod accounting;
-#[expect(dead_code, reason = "it is also tests/doctor's, which needs more of it")]
+#[expect(dead_code, reason = "tests/doctor, which also uses it, needs more of it")]
 #[path = "doctor/answer.rs"]
 mod answer;
 #[path = "image/bad_input.rs"]

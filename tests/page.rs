@@ -1,6 +1,6 @@
 //! The page of `[metrics]` in a browser: desktop and phone, light and dark. Screenshots go to target/tmp.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 
 mod browser;
 mod site;

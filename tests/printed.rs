@@ -18,7 +18,7 @@
 //! The output in a `console` block must match what the command prints, except for numbers and column widths; `...`
 //! matches any lines. The EXAMPLES of the manual pages run in the cluster's container. `docker/test` runs these tests.
 //! By hand: `cargo test --test image printed -- --ignored`; PRINTED=README selects the pages whose path contains README.
-#![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are nobody's PID 1")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 #![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
 
 mod inline;

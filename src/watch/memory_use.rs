@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for a child")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for a child")]
     fn counts_processes_of_users_and_not_those_of_root() {
         let is_root = nix::unistd::geteuid().is_root();
         let mut child = std::process::Command::new("cat");

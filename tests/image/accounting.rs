@@ -279,7 +279,7 @@ fn external_database_is_changed_only_for_one_without_jobs() {
     };
     let first = start("first").ok();
     let second = start("second").ok();
-    assert_ne!(first, second, "each database makes up an ID");
+    assert_ne!(first, second, "each new database chooses an ID");
     // The state now has the second database's cluster ID, but the first database has jobs under its own ID.
     let refused = start("first");
     let output = refused.stderr + &refused.stdout;

@@ -290,7 +290,7 @@ saved() { # JOB: slurmctld has written down that it runs
     soon '[ $state -nt /tmp/mark ]'
     cp -p $state /tmp/job_state
 }
-die() { # slurmctld, as if it had written nothing since: it does so every 5 s, which a busy machine takes for less
+die() { # kills slurmctld and restores its last saved state, as if the save that is due every 5 s had not happened
     old=$(pid slurmctld)
     kill -STOP "$old"; cp -p /tmp/job_state $state; kill -KILL "$old"
 }
@@ -368,7 +368,7 @@ fn allocations_in_use_survive_slurmctld_crash() {
         soon '[ "$(running | wc -l)" = 4 ]'
         held=$(running | sort)
         for process in $(processes 'srun .*1001'); do kill -STOP "$process"; done
-        # And one that nobody holds. It came last, and so it is judged last.
+        # One more job, whose srun ends. slurmctld examines it last, because it was submitted last.
         srun --mem=16 sh -c 'echo "$SLURM_JOB_ID" >/tmp/up; until [ -e /tmp/end ]; do sleep 0.05; done' &
         soon '[ -s /tmp/up ]'
         saved "$(cat /tmp/up)"

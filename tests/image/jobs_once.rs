@@ -30,7 +30,7 @@ fn assert_job_runs_once(image: Image) {
         saved "$($once /config/job.sh)"
         soon '[ "$(wc -l </tmp/ran)" = 4 ]'
         soon is_empty
-        # A new job has slurmctld look at all that wait, as soon as it answers.
+        # A new job makes slurmctld consider all pending jobs as soon as it responds.
         die
         until sbatch --output=/dev/null --wrap true >/dev/null 2>&1; do :; done &
         soon 'scontrol ping 2>/dev/null | grep -q UP'

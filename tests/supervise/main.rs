@@ -3,7 +3,7 @@
 //! These tests need root. For an ordinary user, docker/test runs them with `as-root`: slurminit trusts no path below a directory of
 //! another user, so the script creates a user namespace whose root owns `/`.
 
-#![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod cluster;

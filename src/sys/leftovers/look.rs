@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test waits for its own child; the rule is PID 1's")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for a child")]
     fn process_with_reused_pid_and_zombie_are_not_running() {
         let process = |pid: u32| {
             let pid = i32::try_from(pid).unwrap();

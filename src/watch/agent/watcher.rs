@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may have children")]
     fn dropped_watcher_kills_its_process() {
         let (mut peer, input) = UnixStream::pair().unwrap();
         let mut child = Command::new("sleep")

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
             if Instant::now() >= deadline {
                 return Err(sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT);
             }
-            #[expect(clippy::disallowed_methods, reason = "it stands in for a driver that waits")]
+            #[expect(clippy::disallowed_methods, reason = "it simulates a driver that waits")]
             std::thread::sleep(POLL_INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
         }
     })

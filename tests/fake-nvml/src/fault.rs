@@ -145,7 +145,7 @@ impl Fault {
                 std::hint::spin_loop();
             },
             Kind::Slow => {
-                #[expect(clippy::disallowed_methods, reason = "a slow driver is what is wanted")]
+                #[expect(clippy::disallowed_methods, reason = "it simulates a slow driver")]
                 std::thread::sleep(std::time::Duration::from_millis(self.milliseconds));
                 Ok(Answer::Honest)
             }

@@ -19,7 +19,7 @@ pub(crate) fn open(gpu: &Gpu) {
         return;
     }
     if gpu.is_cold() {
-        #[expect(clippy::disallowed_methods, reason = "a slow driver is what is wanted")]
+        #[expect(clippy::disallowed_methods, reason = "it simulates a slow driver")]
         std::thread::sleep(Duration::from_millis(gpu.init_ms));
     }
     set_permissions(&file(gpu));
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
     fn file_is_in_use_while_another_process_has_it_open() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(!is_in_use(file.path()), "only this process has it open");

@@ -105,7 +105,7 @@ impl Attack {
         // Kill the attacker's remaining processes.
         shell(container, &format!("pkill -KILL -U {attacker}; true"))
             .map_err(|why| format!("THE CONTAINER IS DOWN: {why}"))?;
-        shell(container, &self.check).map_err(|why| format!("THE ATTACK SUCCEEDED, or was none: {why}"))?;
+        shell(container, &self.check).map_err(|why| format!("the attack succeeded, or did not take place: {why}"))?;
         let begin = Instant::now();
         shell(container, "until works; do sleep 0.05; done")?;
         let recovery = begin.elapsed();
@@ -148,7 +148,7 @@ impl Attack {
 
 pub(super) fn table(rows: &[(&Attack, &Effects)]) -> String {
     let mut table = String::from(
-        "| what a user does for 90 s | restarted meanwhile | srun works again after | what was said |\n|---|---|---|---|\n",
+        "| what a user does for 90 s | restarted meanwhile | srun works again after | reported |\n|---|---|---|---|\n",
     );
     for (attack, effects) in rows {
         let restarts = if effects.restarts.is_empty() { "nothing" } else { &effects.restarts };

@@ -17,7 +17,7 @@ pub(super) const MARKS: Marks =
 
 pub(super) fn table(rows: &[(&Case, &Seen)]) -> String {
     let mut table = String::from(
-        "| what | when | fault | outcome | jobs lost | data lost | what was said |\n|---|---|---|---|---|---|---|\n",
+        "| what | when | fault | outcome | jobs lost | data lost | reported |\n|---|---|---|---|---|---|---|\n",
     );
     for (case, seen) in rows {
         let took = seen.took.as_secs_f64();

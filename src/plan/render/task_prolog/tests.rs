@@ -4,7 +4,7 @@ use super::*;
 const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
 
 /// Output of the script with these values of [`VARIABLES`]; empty ones are unset.
-#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 fn exports(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
     let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
     let script = text(&TaskProlog {
@@ -151,7 +151,7 @@ fn job_without_gpu_exports_nothing() {
 
 /// A default keeps the job's value. Other variables are replaced only where Slurm sets them.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 fn sets_variables_of_mpi_libraries() {
     let exported = |names: Vec<(Vendor, String)>, is_default: bool, given: Option<&str>| {
         let variables = vec![TaskVariable { name: "NAME", value: "$SLURMD_NODENAME", is_default }];
@@ -175,7 +175,7 @@ fn sets_variables_of_mpi_libraries() {
 }
 
 /// OMP_NUM_THREADS of a task with these variables.
-#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 fn threads(variables: &[(&str, &str)]) -> Option<String> {
     let prolog = TaskProlog {
         path: "/p".into(),
