@@ -80,7 +80,7 @@ fn test(node: &str, deadline: Instant, limit: Duration) -> Outcome {
         let has_started =
             CLEANUP.jobs(&Jobs { options: &["--me", &own], ..Jobs::default() }).is_ok_and(|jobs| !jobs.is_empty());
         let _ = CLEANUP.run("scancel", &["--me", &own]);
-        let text = format!("the job did not end within {} s", limit.as_secs());
+        let text = format!("{NOT_ENDED} {} s", limit.as_secs());
         return if has_started { Outcome::Failed(text) } else { Outcome::NotTried("srun timed out".to_owned()) };
     }
     let mut reports = Vec::new();
@@ -177,9 +177,14 @@ fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
 }
 
 const SCRIPT: &str = "it cannot be executed (does its interpreter exist?), or it exits with a code other than 0";
+const HANGS: &str = "it, or a program that it runs, may hang";
+const NOT_ENDED: &str = "the job did not end within";
 
 /// Part of a symptom, the key of slurm.conf that it refers to, and the cause.
-const CAUSES: [(&str, &str, &str); 6] = [
+const CAUSES: [(&str, &str, &str); 9] = [
+    (NOT_ENDED, "Prolog", HANGS),
+    (NOT_ENDED, "TaskProlog", HANGS),
+    (NOT_ENDED, "PrologSlurmctld", HANGS),
     ("Epilog error", "Epilog", SCRIPT),
     ("TaskProlog", "TaskProlog", SCRIPT),
     // slurmstepd's line about the TaskProlog may be lost: srun reports the exit on another connection.
@@ -274,6 +279,7 @@ mod tests {
             ("Prolog error", ":2: "),
             ("TaskProlog failed status=127", ":3: "),
             ("box: task 0: Exited with exit code 127", ":3: "),
+            ("the job did not end within 60 s", ":2: "),
             ("Nodes box are still not ready", ":5: "),
             ("Couldn't find the specified plugin name for mpi/pmix_v9 looking at all files", ":4: "),
         ];
