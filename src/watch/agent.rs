@@ -1,6 +1,6 @@
 //! `slurminit agent`: monitors the GPUs while the container runs.
 //!
-//! It runs as root, loads no vendor library and opens no port. The samples come from [`watcher`]'s processes, whose only right is
+//! It runs as root, loads no vendor library and opens no port. The samples come from `watcher`'s processes, whose only right is
 //! to open GPUs; `gpu_health` decides the actions.
 
 pub mod files;

@@ -55,7 +55,7 @@ fn make_mount_points(program: &Program) {
     }
 }
 
-/// Runs a program inside, as its parent. `report` and `environment` are descriptors of [`run`].
+/// Runs a program inside, as its parent. `report` and `environment` are descriptors of `run`.
 ///
 /// # Errors
 /// The system refuses another process, or the environment cannot be read.

@@ -49,7 +49,7 @@ pub struct HostAccounts {
     pub users: Vec<User>,
     /// The groups, none of which conflicts with the image or the configuration.
     pub groups: Vec<Group>,
-    /// The entries that were left out, at most [`MAX_REASONS`].
+    /// The entries that were left out, at most `MAX_REASONS`.
     pub rejected: Vec<RejectedEntry>,
 }
 

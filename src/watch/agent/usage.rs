@@ -2,7 +2,7 @@
 //!
 //! A container that is killed loses the samples since the last round. Each user may read the records of their own jobs; root and Slurm's
 //! user may read all, so Slurm's PrivateData cannot be circumvented here. The files belong to root; other users get their records from
-//! the [`socket`].
+//! the `socket`.
 
 mod comments;
 pub mod jobstats;
