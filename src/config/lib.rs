@@ -1,6 +1,6 @@
 //! The operator's configuration: `/config/slurminit.toml` and the environment, as validated types.
 //!
-//! [`install::load_config`] reads the file. `config/reference.toml`, embedded as [`EXAMPLE`], explains
+//! `install::load_config` reads the file. `config/reference.toml`, embedded as [`EXAMPLE`], explains
 //! every key. All values in these types are valid; no later check is needed.
 
 #![forbid(unsafe_code)]

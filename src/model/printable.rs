@@ -24,12 +24,12 @@ pub fn line(text: &str) -> Cow<'_, str> {
     escape(text, is_active)
 }
 
-/// Like [`line`], for our own multi-line text that contains untrusted text.
+/// Like [`line()`], for our own multi-line text that contains untrusted text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_active(c))
 }
 
-/// Like [`line`], cut to `longest` characters.
+/// Like [`line()`], cut to `longest` characters.
 pub fn short(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => line(text.get(..end).unwrap_or_default()).into_owned() + "...",

@@ -33,7 +33,7 @@ impl SearchTarget {
 pub struct Owners {
     /// Processes that have one of them open.
     pub proven: Vec<Process>,
-    /// Processes that may have one of them open: see [`Evidence::Hidden`].
+    /// Processes that may have one of them open: see `Evidence::Hidden`.
     pub hidden: Vec<Process>,
 }
 
