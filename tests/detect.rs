@@ -336,7 +336,7 @@ fn probe_does_not_outlive_killed_detection() {
 #[test]
 fn wrong_command_line_names_expected_arguments() {
     for (arguments, expected) in
-        [(["--timeout", "soon"], "expected seconds"), (["--root", "/no/such"], "no such directory")]
+        [(["--timeout", "soon"], "expected a number of seconds"), (["--root", "/no/such"], "no such directory")]
     {
         let output = Command::new(harness::slurminit()).arg("detect").args(arguments).output().unwrap();
         assert!(!output.status.success());

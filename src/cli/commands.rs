@@ -153,7 +153,7 @@ verbs! {
         Configure(configure),
         /// Check for all known faults, on the host or in the container, and show the fixes
         Doctor(doctor, configuration),
-        /// Detect again and apply changes of hardware and configuration, with as few restarts as possible
+        /// Detect the hardware again and apply hardware and configuration changes with as few restarts as possible
         Reload(reload, configuration),
         /// Show the daemons, the node and the GPUs
         Status(status, configuration),

@@ -31,7 +31,7 @@ fn interval<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration
     match seconds {
         _ if seconds == 0.0 => Ok(None),
         _ if (0.1..=3600.0).contains(&seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
-        _ => Err(D::Error::custom("expected seconds, 0.1 to 3600, or 0 to disable GPU monitoring")),
+        _ => Err(D::Error::custom("expected a number of seconds from 0.1 to 3600, or 0 to disable GPU monitoring")),
     }
 }
 

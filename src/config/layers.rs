@@ -58,7 +58,7 @@ impl ValueKind {
                 Err(_) => Err("expected an IP address and a port"),
             },
             Self::Number => text.parse().map(Value::Integer).map_err(|_| "expected a whole number"),
-            Self::Seconds => text.parse().map(Value::Float).map_err(|_| "expected seconds"),
+            Self::Seconds => text.parse().map(Value::Float).map_err(|_| "expected a number of seconds"),
             Self::YesOrNo => match text.to_lowercase().as_str() {
                 "true" | "yes" | "1" => Ok(true.into()),
                 "false" | "no" | "0" => Ok(false.into()),

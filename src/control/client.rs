@@ -20,7 +20,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum ControlError {
-    #[error("{}: no slurminit runs here as PID 1 of a cluster: {error}", socket.display())]
+    #[error("{}: no cluster is running in this container: {error}", socket.display())]
     NotRunning { socket: PathBuf, error: io::Error },
     #[error("{}: only root may do this; try `docker exec -u root`, or sudo", socket.display())]
     NotPermitted { socket: PathBuf },

@@ -74,7 +74,7 @@ fn create_homes(config: &Config, root: &Path) -> Vec<Finding> {
     findings.truncate(REPORTED_HOMES);
     if unreported > 0 {
         let what = format!("{unreported} more users of the host have no home directory of their own");
-        let fix = "mount the host's homes at the same path; `slurminit reload` creates the next 1000";
+        let fix = "mount the host's home directories at the same path, or run `slurminit reload`, which creates up to 1000 missing ones";
         findings.push(Finding::warning(Kind::Files, what, "their jobs that write there will fail", fix));
     }
     findings.into_iter().chain(configured_users.iter().filter_map(|user| create_home(root, user))).collect()

@@ -248,13 +248,13 @@ notices! {
             limit = format!("{limit:?}")
         );
     NoJobRuns { node: NodeReport } => Level::Error,
-        message!("not-ready", "not ready: no job runs, and the node is {node}; see the error of test-job", node);
+        message!("not-ready", "not ready: jobs cannot run, and the node is {node}; see the error of test-job", node);
     TestJobNotRun { exit: Exit } => Level::Warn,
-        message!("test-job-not-run", "could not check whether a job runs (`slurminit test-job` {exit})", exit);
+        message!("test-job-not-run", "could not check whether jobs can run (`slurminit test-job` {exit})", exit);
     TestJobTooSlow { limit: Duration } => Level::Warn,
         message!(
             "test-job-not-run",
-            "could not check whether a job runs: `slurminit test-job` did not end within {limit}",
+            "could not check whether jobs can run: `slurminit test-job` did not end within {limit}",
             limit = format!("{limit:?}")
         );
     ReloadBegins { cause: Cause } => Level::Info,

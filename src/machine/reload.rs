@@ -223,7 +223,7 @@ impl Reload {
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Finishing { work, .. } if jobs_run => self.run_next_helper(Some(child), work, cluster),
             Stage::Finishing { work, .. } => {
-                self.undo("no job runs with the new files; see the error of test-job".to_owned(), work, cluster)
+                self.undo("jobs cannot run with the new files; see the error of test-job".to_owned(), work, cluster)
             }
             stage => stage,
         };

@@ -17,7 +17,7 @@ pub const WARNINGS: u8 = 4;
 pub const NOT_CHECKED: u8 = 5;
 /// `slurminit jobs quiesce` left jobs that did not end in time. Used only between this command and PID 1.
 pub const JOBS_LEFT: u8 = 3;
-/// `slurminit test-job`: no job runs, and the node is drained. Used only between this command and PID 1.
+/// `slurminit test-job`: jobs cannot run, and the node is drained. Used only between this command and PID 1.
 pub const TEST_JOB_FAILED: u8 = 6;
 /// slurminit itself failed at start. Later it never exits because of an error of its own.
 pub const INTERNAL: u8 = 70;

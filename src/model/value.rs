@@ -102,7 +102,7 @@ pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D
     if (0.0..=MAX_SECONDS).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err(de::Error::custom(format_args!("expected seconds from 0 to {MAX_SECONDS}, got {seconds}")))
+        Err(de::Error::custom(format_args!("expected a number of seconds from 0 to {MAX_SECONDS}, got {seconds}")))
     }
 }
 

@@ -160,7 +160,9 @@ impl<'a> Rows<'a> {
             };
         }
         match self.uids.get(uid.as_str()) {
-            Some(name) => Err(("uid", format!("UID {uid} is the user `{}` of the image", name.escape_default()))),
+            Some(name) => {
+                Err(("uid", format!("UID {uid} is already used by user `{}` of the image", name.escape_default())))
+            }
             None => Ok(false),
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             "tasks are not bound to CPUs: without CAP_SYS_NICE, jobs of users other than root would fail"
         }
         (true, _) => "the container has the whole machine, so tasks can be bound to CPUs",
-        (false, _) => "tasks are not bound to CPUs: the container has only part of the machine",
+        (false, _) => "tasks are not bound to CPUs: the container has only some of the machine's CPUs",
     };
     reasons.decide(format!("TaskPlugin={}", plan.task), why);
     plan

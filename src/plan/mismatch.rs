@@ -49,7 +49,7 @@ fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) 
         Platform::Wsl2 => vendor.traits().mismatch.no_gpu_in_wsl.unwrap_or((
             "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's \
              render nodes",
-            "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
+            "use native Linux, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         )),
     };
     Finding { cause: cause.to_owned(), fix: fix.to_owned(), ..finding }

@@ -156,7 +156,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
     };
     let all: usize = cores.iter().map(|core| core.len()).sum();
     if cores.iter().any(|core| core.iter().any(|cpu_number| !cpu.allowed.contains(cpu_number))) {
-        return Err("the container's cpuset has only part of the machine".to_owned());
+        return Err("the container's cpuset contains only some of the machine's CPUs".to_owned());
     }
     if all != cpus as usize {
         return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, but not a fixed set of them"));

@@ -69,7 +69,7 @@ fn why(nodes: &str, key: &str) -> String {
 /// slurmd accepts the claimed resources.
 pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons) -> (NodePlan, Vec<NodePlan>) {
     let Some(nodes) = config.simulated() else { return (container, Vec::new()) };
-    let of = |count| format!("{count} slurmd in this container ([simulate])");
+    let of = |count| format!("{count} slurmd daemons in this container ([simulate])");
     reasons.decide(format!("NodeName={}", nodes.range()), of(nodes.iter().count()));
     // Slurm counts by cores or by CPUs on all nodes alike.
     let sets_cpus = nodes.groups.iter().any(|group| group.each.cpus.is_some());

@@ -22,7 +22,7 @@ fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
             Kind::GpuNotGiven,
             "WSL2's GPU device is in this container, but no NVIDIA GPU responds",
             "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's render nodes",
-            "NVIDIA: install the driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: use Linux itself",
+            "NVIDIA: install the driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: use native Linux instead of WSL2",
         )
     })
 }

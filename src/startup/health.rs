@@ -119,7 +119,7 @@ fn running_status(status: std::io::Result<Status>, directory: &Path) -> Result<S
         }
         Err(error) => {
             let file = directory.join(STATUS_FILE);
-            Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
+            Err(format!("no cluster is running in this container ({}: {error})", file.display()))
         }
         Ok(status) if !status::is_process_alive(&status) => {
             Err(format!("slurminit (pid {}) is not running", status.process.pid))

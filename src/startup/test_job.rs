@@ -210,7 +210,7 @@ fn explain(config_file: Option<&Path>, root: &Path, node: &str, symptom: &str) -
         .map_or("a setting of your own Slurm files, or a program or plugin that it names", |(.., cause)| cause);
     let blamed = || plan::blame(&config, &[], &own, &[symptom]).map(|blame| blame.culprit);
     let culprit = known.as_ref().map(|(culprit, ..)| culprit.clone()).or_else(blamed);
-    let symptom = format!("no job runs: {symptom}{}", value.unwrap_or_default());
+    let symptom = format!("jobs cannot run: {symptom}{}", value.unwrap_or_default());
     let (what, _) = locate_fault(config_file, culprit.as_ref(), &symptom);
     let fix = format!("correct it (`slurminit logs slurmd` has more), then: slurminit resume {node}");
     Finding::error(Kind::OwnFiles, what, cause, fix)
@@ -287,7 +287,7 @@ mod tests {
             let finding = explain(None, root.path(), "box", symptom);
             assert!(finding.what.contains(place) && finding.fix.contains("resume box"), "{finding}");
         }
-        assert!(explain(None, root.path(), "box", "cgroup: no such file").what.contains("no job runs: cgroup"));
+        assert!(explain(None, root.path(), "box", "cgroup: no such file").what.contains("jobs cannot run: cgroup"));
         std::fs::write(root.path().join("config/slurm.conf"), "# USER_CUSTOMIZED=true\n").unwrap();
         let finding = explain(None, root.path(), "box", "box: task 0: Exited with exit code 1");
         assert!(finding.cause.starts_with("a setting of your own Slurm files"), "{finding}");

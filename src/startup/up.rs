@@ -59,7 +59,7 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
         new_log().with_context(|| format!("cannot write {LOG}; run this as root, with {LOG_DIRECTORY} writable"))?;
     // The directory must exist to be watched. If this fails, slurminit itself reports the reason.
     let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
-    let child = spawn(arguments, log).context("cannot start slurminit run")?;
+    let child = spawn(arguments, log).context("cannot start `slurminit run`")?;
     let handle = i32::try_from(child.id()).ok().and_then(pidfd_open);
     let (sender, receiver) = mpsc::channel();
     watch(child, directory.to_owned(), limit, sender);

@@ -85,8 +85,9 @@ pub fn warning(names: &[OsString]) -> Option<String> {
     let shown: Vec<_> = [JOB_ID, CONF].into_iter().filter(|shown| names.iter().any(|name| name == shown)).collect();
     let what = match (shown.as_slice(), names.len()) {
         ([], _) => return None,
+        ([JOB_ID, ..], 1) => format!("{JOB_ID} of a job in another Slurm cluster is ignored"),
         ([JOB_ID, ..], count) => {
-            format!("{JOB_ID} and {} more variables of another Slurm's job are ignored", count - 1)
+            format!("{JOB_ID} and {} other variables of a job in another Slurm cluster are ignored", count - 1)
         }
         _ => format!("{CONF} is ignored: the daemons read the configuration in /etc/slurm"),
     };
@@ -201,7 +202,8 @@ mod tests {
         let of_conf = warning(&[CONF.into()]).unwrap();
         assert!(of_conf.starts_with("SLURM_CONF is ignored") && of_conf.contains("/config"), "{of_conf}");
         let of_job = warning(&[CONF.into(), JOB_ID.into(), "SLURM_NTASKS".into()]).unwrap();
-        assert!(of_job.starts_with("SLURM_JOB_ID and 2 more") && of_job.contains("--cleanenv"), "{of_job}");
+        assert!(warning(&[JOB_ID.into()]).unwrap().starts_with("SLURM_JOB_ID of a job"));
+        assert!(of_job.starts_with("SLURM_JOB_ID and 2 other") && of_job.contains("--cleanenv"), "{of_job}");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn stop_command_shuts_down_like_sigterm() {
     assert_eq!(cluster.transitions()[3..], ["stop slurmd", "stop slurmctld", "stop munged"]);
     let gone = verb(&cluster, &["stop"]);
     assert_eq!(gone.code, 1);
-    assert!(gone.stderr.contains("run/control: no slurminit runs here"), "{}", gone.stderr);
+    assert!(gone.stderr.contains("run/control: no cluster is running in this container"), "{}", gone.stderr);
 }
 
 #[test]

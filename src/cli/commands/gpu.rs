@@ -34,7 +34,7 @@ enum GpuVerb {
 
 #[derive(Clone, Debug, clap::Args)]
 struct GpuArgs {
-    /// The number, as in `slurminit status`, the device file, the PCI address or the UUID
+    /// The GPU: its number in `slurminit status`, its device file, PCI address or UUID
     gpu: String,
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct Args {
     /// Wait until the check succeeds, at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     wait: Duration,
-    /// For HEALTHCHECK: while ready, watch for this many seconds and fail as soon as readiness ends; not in the first
-    /// seconds after becoming ready
+    /// For HEALTHCHECK: if the cluster has been ready for at least this many seconds, watch it for as long again and
+    /// fail as soon as it is not ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
     /// Treat a drained node as ready while it has jobs. For the readiness probe of a pod: a pod that is not ready may be evicted
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0 to 86400".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected a number of seconds from 0 to 86400".to_owned())
 }
 
 /// Checks that this container's slurmctld, if any, can save the jobs that it accepts. The error is the reason.

@@ -222,7 +222,7 @@ fn table(entries: &[ImageEntry], is_complete: bool) -> String {
         ([], true) => {
             return "no images; import one with `docker save IMAGE | slurminit image import NAME`\n".to_owned();
         }
-        ([], false) => return "no images that can be used; see the warnings\n".to_owned(),
+        ([], false) => return "no usable images; see the warnings\n".to_owned(),
         _ => {}
     }
     let rows: Vec<[String; 4]> = entries

@@ -29,8 +29,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let (id, dir) = (std::env::var("SLURM_JOB_ID").unwrap_or_default(), args.dir.display());
         super::epilog::report(Report::warn(message!(
             "job-map-not-written",
-            "cannot write the {when} of job {job} into the job map {directory}: {error}",
-            when = args.when,
+            "cannot record the {when} of job {job} in the job map {directory}: {error}",
+            when = if args.when == "begin" { "start" } else { "end" },
             job = id,
             directory = dir,
             error = printable::short(&format!("{error:#}"), 300)

@@ -184,7 +184,7 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
     if let Some(nodes) = config.simulated() {
         let count = nodes.iter().count();
         warnings.push(format!(
-            "the nodes of this cluster are SIMULATED: {count} slurmd in one container share its resources"
+            "the nodes of this cluster are SIMULATED: {count} slurmd daemons in one container share its resources"
         ));
     }
     if file == Some(&saved_toml()) && Path::new(DEFAULT_FILE).exists() {

@@ -79,7 +79,7 @@ fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> 
 pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!(
-            "{}: no slurminit runs here as PID 1 of a cluster; start one: slurminit up",
+            "{}: no cluster is running in this container; start one: slurminit up",
             directory.join(STATUS_FILE).display()
         )
     })?;

@@ -109,7 +109,7 @@ pub fn result(container_gpus: &ContainerGpus) -> String {
             let names: Vec<&str> = vendors.iter().map(|vendor| vendor.as_str()).collect();
             let (names, maker) = (names.join(" or "), first.traits().maker);
             format!(
-                "the container gets the GPUs of both vendors, and an image for {maker} (select one with --gpu-type {names})"
+                "the container gets the GPUs of both vendors; the image is for {maker} (to select one vendor, use --gpu-type {names})"
             )
         }
     };

@@ -100,7 +100,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or it hangs with larger messages"],
         examines: "whether a process can read the memory of another process of its user",
         cause: "the seccomp profile of Docker before 23 or Yama (ptrace_scope) refuses it; Open MPI detects that, MPICH does not",
-        fix: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0, and messages within a node are copied twice; faster: Docker 23 or newer, and \
+        fix: "none needed: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0, so messages within a node are copied twice; to avoid the extra copy, use Docker 23 or newer and set \
                  kernel.yama.ptrace_scope=0",
         check: Check::Container(|facts, _| peer_memory(facts)),
     },

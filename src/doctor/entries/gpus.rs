@@ -82,7 +82,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the report of `slurminit agent` about the GPUs",
         cause: "a GPU failed: the driver reported an XID, lost the GPU, or does not respond",
-        fix: "follow the answer; the GPU returns automatically after recovery, or after `slurminit restart agent`",
+        fix: "follow the fix of the finding; the GPU returns automatically after recovery, or after `slurminit restart agent`",
         check: Check::Container(|_, container| gpu_faults(container)),
     },
     Entry {

@@ -64,8 +64,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "passthrough",
         symptoms: &["\"GPU detected but Docker passthrough failed\", though all is installed"],
         examines: "a short-lived container of slurminit's image with the GPUs",
-        cause: "a fault of the engine, the toolkit, the driver, a device or a permission (see the answer)",
-        fix: "follow the answer; then run `slurminit configure`",
+        cause: "a fault of the engine, the toolkit, the driver, a device or a permission (see the finding)",
+        fix: "follow the fix of the finding; then run `slurminit configure`",
         check: Check::Host(|_, host| passthrough(host)),
     },
     Entry {

@@ -15,7 +15,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "daemons",
         symptoms: &[
             "the container is unhealthy, or exits with 100 to 103",
-            "`no slurminit runs here as PID 1 of a cluster`",
+            "`no cluster is running in this container`",
         ],
         examines: "slurminit's status file",
         cause: "a daemon or service crashes, cannot start or waits for another; or the container has another entry point and no cluster",
@@ -67,7 +67,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["an image scanner reports CVEs of Slurm"],
         examines: "the version of Slurm and of its package (/var/lib/dpkg/status)",
         cause: "the image was built before the fixes of known security holes were published",
-        fix: "`docker build --pull --no-cache`; a Slurm from source also with the version that the answer names",
+        fix: "`docker build --pull --no-cache`; a Slurm from source also with the version that the finding names",
         check: Check::Findings(&[Kind::SlurmSecurity], "no known security hole in this version of Slurm"),
     },
     Entry {

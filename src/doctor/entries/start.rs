@@ -21,7 +21,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["exit code 78"],
         examines: "slurminit.toml and the variables that override it",
         cause: "an invalid key or value; the container exits with 78",
-        fix: "correct the file and line, or the variable, in the answer; `config/reference.toml` explains every key",
+        fix: "correct the line or the variable that the finding names; `config/reference.toml` explains every key",
         check: Check::Container(|facts, _| match &facts.root.read().configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
             Err(why) => Observations::usual_fault(why.as_str()),
@@ -145,8 +145,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "others",
         symptoms: &["any other finding of the start"],
         examines: "other findings of detection and planning",
-        cause: "see the answer",
-        fix: "see the answer",
+        cause: "see the finding",
+        fix: "see the finding",
         check: Check::Findings(OTHER_KINDS, "no other findings"),
     },
 ];

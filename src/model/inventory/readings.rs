@@ -16,7 +16,7 @@ pub struct Readings {
     pub set_power_limit_mw: Option<u64>,
     /// The default power limit, in mW.
     pub default_power_limit_mw: Option<u64>,
-    /// The energy since the driver was loaded, in mJ.
+    /// Energy consumed since the driver was loaded, in mJ.
     pub energy_mj: Option<u64>,
     /// The speed of the fan, in percent of its maximum.
     pub fan_percent: Option<u32>,

@@ -55,7 +55,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     text.push_str("for device in $devices; do\n");
     if prolog.counts_from_zero {
         text.push_str(
-            "    # Slurm numbers devices from 0 in each step; the step's list maps them.\n\
+            "    # Slurm numbers the devices of a step from 0; $step maps each number to the node's.\n\
             \x20   set -- $step\n\
             \x20   case $device in\n\
             \x20       *[!0-9]* | '') ;;\n\

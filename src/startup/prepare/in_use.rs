@@ -58,7 +58,7 @@ impl KeptEntry {
                 Kind::Settings,
                 format!("{what} is no longer configured; kept with State={state} for {jobs}"),
                 "without it slurmctld would end them as NODE_FAIL",
-                "none needed: the first reload or start after their end removes it; scancel ends them now",
+                "none needed: the next reload or start after these jobs have ended removes it; to end them now, use scancel",
             ),
             Some(own) => Finding::error(
                 Kind::OwnFiles,

@@ -152,7 +152,7 @@ fn name_controller(controller: &str, contents: &TokenContents, root: &Path, port
     match install::install_address(root, controller, &address.to_string()) {
         Ok(true) => report::info(message!(
             "controller-name-added",
-            "added the controller {controller} at {address} to /etc/hosts, as in the token",
+            "added controller {controller} to /etc/hosts with the address from the token ({address})",
             controller,
             address
         )),

@@ -154,7 +154,7 @@ fn partitions(slurm: &Slurm) -> Vec<Family> {
         cpus.iter().for_each(|(partition, cpus)| family.add(&[("partition", partition)], value(cpus)));
         family
     };
-    let mut pending = Family::new("slurm_partition_jobs_pending", Gauge, "Jobs that wait for the partition.");
+    let mut pending = Family::new("slurm_partition_jobs_pending", Gauge, "Pending jobs in the partition.");
     let waiting = slurm.queue.pending_by_partition();
     for partition in cpus.keys() {
         pending.add(&[("partition", partition)], waiting.get(partition).copied().unwrap_or_default());

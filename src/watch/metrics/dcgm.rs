@@ -16,7 +16,7 @@ const ROWS: [Row; 16] = [
     ("DEV_GPU_TEMP", Gauge, "The temperature (C).", |gpu| gpu.condition.temperature.into()),
     ("DEV_POWER_USAGE", Gauge, "The power draw (W).", |gpu| watts(gpu.readings.power_mw)),
     ("DEV_POWER_MGMT_LIMIT", Gauge, "The power limit (W).", |gpu| watts(gpu.readings.power_limit_mw)),
-    ("DEV_TOTAL_ENERGY_CONSUMPTION", Counter, "The energy since the driver was loaded (mJ).", |gpu| {
+    ("DEV_TOTAL_ENERGY_CONSUMPTION", Counter, "Energy consumed since the driver was loaded (mJ).", |gpu| {
         gpu.readings.energy_mj.into()
     }),
     ("DEV_GPU_UTIL", Gauge, "Fraction of time in which a kernel ran (%).", |gpu| gpu.condition.utilization.into()),

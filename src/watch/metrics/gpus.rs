@@ -39,7 +39,7 @@ const MEASURED: [Row; 42] = [
     ("power_default_limit_watts", Gauge, "The default power limit of the model.", |gpu| {
         thousandth(gpu.readings.default_power_limit_mw)
     }),
-    ("energy_joules_total", Counter, "The energy since the driver was loaded.", |gpu| {
+    ("energy_joules_total", Counter, "Energy consumed since the driver was loaded.", |gpu| {
         thousandth(gpu.readings.energy_mj)
     }),
     ("fan_speed_ratio", Gauge, "The fan speed as a fraction of its maximum.", |gpu| percent(gpu.readings.fan_percent)),

@@ -110,7 +110,7 @@ impl HostGpus for Nvidia {
             Observations::warn(
                 "WSL2 has a GPU, but no NVIDIA GPU with a WSL2 driver",
                 "AMD and Intel GPUs do not work in WSL2's containers; for NVIDIA the Windows driver is missing or too old",
-                "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use Linux itself",
+                "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use native Linux instead of WSL2",
             )
         })
     }

@@ -47,7 +47,7 @@ pub(super) const TRAITS: Traits = Traits {
         ),
         groups: "add udev rules for kfd and renderD* (GROUP=\"render\", MODE=\"0660\"), sudo udevadm trigger, then run this again",
         missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe amdgpu",
-        rootless: "sudo usermod -aG video,render $USER for the engine's user, log out and in again; or use an engine that runs as root",
+        rootless: "as the user that runs the engine: `sudo usermod -aG video,render $USER`, then log out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
         start: "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \

@@ -262,7 +262,7 @@ fn no_device_files(gpus: &[Gpu]) -> Option<Finding> {
             Kind::GpuNotGiven,
             format!("the NVIDIA driver lists {} GPUs, but this container has access to none", gpus.len()),
             "the container was started without GPUs",
-            "start the container with GPUs: docker run --gpus all, or the nvidia overlay of compose",
+            "start the container with GPUs: docker run --gpus all, or docker compose with GPU_COMPOSE_FILE=docker/compose.nvidia.yaml",
         )
     })
 }

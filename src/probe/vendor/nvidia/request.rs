@@ -55,7 +55,7 @@ impl Request {
                     Kind::GpuNotGiven,
                     format!("NVIDIA_VISIBLE_DEVICES={shown}: {what}"),
                     "the machine has no such GPU, or its driver denies access",
-                    "`nvidia-smi -L` on the host lists the available GPUs; then re-create the container",
+                    "run `nvidia-smi -L` on the host to list the GPUs, correct NVIDIA_VISIBLE_DEVICES, then re-create the container",
                 )
             }),
         }
