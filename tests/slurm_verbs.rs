@@ -1,0 +1,11 @@
+//! Verbs that call Slurm's commands, as processes whose PATH has fake commands.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+
+mod fake;
+mod id;
+mod jobs;
+mod join;
+mod nodes;
+mod queries;
+mod stop;
