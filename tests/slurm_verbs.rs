@@ -1,9 +1,10 @@
-//! Verbs that call Slurm's commands, as processes whose PATH has fake commands.
+//! Verbs as processes whose PATH has fake commands of Slurm.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
 mod fake;
 mod id;
+mod images;
 mod jobs;
 mod join;
 mod nodes;

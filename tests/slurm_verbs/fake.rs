@@ -43,10 +43,11 @@ impl Fake {
         }
         fs::write(fake.path("calls"), "").unwrap();
         let paths = format!(
-            "[paths]\nrun = {:?}\nstate = {:?}\nslurm = {:?}\n",
+            "[paths]\nrun = {:?}\nstate = {:?}\nslurm = {:?}\n[images]\ndirectory = {:?}\n",
             fake.path("run"),
             fake.path("state"),
-            fake.path("etc")
+            fake.path("etc"),
+            fake.path("images")
         );
         fs::write(fake.path("slurminit.toml"), paths).unwrap();
         fake
