@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
 mod fake;
+mod health;
 mod id;
 mod images;
 mod jobs;
