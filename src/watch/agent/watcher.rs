@@ -527,6 +527,17 @@ mod tests {
     }
 
     #[test]
+    fn list_of_gpus_ends_initialization() {
+        let (mut watcher, now) = (watcher(), Instant::now());
+        let lines = [Line::Opening { gpu: gpu(1) }, Line::Listed { gpus: vec![gpu(0)] }];
+        watcher.running = Some(running(now, &lines, false));
+        watcher.read(now, &mut Vec::new());
+        let running = watcher.running.as_ref().unwrap();
+        assert_eq!((&running.queried_gpu, running.started_at), (&None, None));
+        assert_eq!(watcher.known.values().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
     fn reports_gpu_whose_initialization_is_slow() {
         for (age, is_reported) in [(SLOW_START, true), (SLOW_START - Duration::from_millis(1), false)] {
             let (mut watcher, now) = (watcher(), Instant::now());
