@@ -97,13 +97,18 @@ impl Fake {
 
     /// Runs `slurminit` with these arguments.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let script = self.path("tools").join("fake");
         fs::write(&script, format!("{HEAD}{}*) exit 1 ;;\nesac\n", self.cases)).unwrap();
         fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
         let path = format!("{}:/usr/bin:/bin", self.path("tools").display());
         let mut command = Command::new(harness::slurminit());
         command.env_clear().env("PATH", path).env("SLURMINIT_CONFIG", self.path("slurminit.toml"));
-        command.env("SLURM_CONF", self.path("slurm.conf")).args(arguments).output().unwrap()
+        command.env("SLURM_CONF", self.path("slurm.conf")).args(arguments);
+        command
     }
 
     /// Runs `slurminit`, which must succeed, and returns its standard output.

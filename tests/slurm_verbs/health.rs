@@ -10,7 +10,7 @@ const QUERY: &str = "sinfo *--nodes c1 *";
 const IDLE: &str = "up|idle root|none\n";
 
 /// A container whose slurminit is this process, and started this long ago.
-fn container(seconds: u64, change: impl Fn(&mut Status)) -> Fake {
+pub(crate) fn container(seconds: u64, change: impl Fn(&mut Status)) -> Fake {
     let fake = Fake::new();
     let snapshot = Snapshot {
         phase: PhaseName::Ready,
