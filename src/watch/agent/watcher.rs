@@ -550,6 +550,19 @@ mod tests {
     }
 
     #[test]
+    fn closes_gpus_of_next_process() {
+        let (mut watcher, now) = (watcher(), Instant::now());
+        for closed in [vec![gpu(1)], vec![], vec![gpu(0), gpu(1)]] {
+            watcher.close(now, closed.clone());
+            assert_eq!(watcher.closed, closed);
+        }
+        // The same list does not restart the process.
+        watcher.running = Some(Running { all_closed: true, ..running(now, &[], false) });
+        watcher.close(now, vec![gpu(0), gpu(1)]);
+        assert!(watcher.running.is_some() && watcher.former.is_none());
+    }
+
+    #[test]
     fn all_gpus_are_closed_only_if_each_known_one_is() {
         let mut watcher = watcher();
         for (closed, expected) in [(vec![], false), (vec![gpu(0)], false), (vec![gpu(1), gpu(0)], true)] {
