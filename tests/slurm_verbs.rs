@@ -12,4 +12,5 @@ mod join;
 mod liveness;
 mod nodes;
 mod queries;
+mod reclaim;
 mod stop;
