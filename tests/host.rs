@@ -15,5 +15,6 @@ mod pages;
 mod reference;
 mod render;
 mod simulated_day;
+mod slurm_verbs;
 mod webhook;
 mod words;

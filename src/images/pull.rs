@@ -364,4 +364,44 @@ mod tests {
         let (why, _) = explained("Get \"https://storage.lab/blob?X-Amz-Signature=secret&x=secret\": EOF");
         assert_eq!(why, "Get \"https://storage.lab/blob\": EOF");
     }
+
+    fn download(reserve: u64) -> Download {
+        Download { reference: "registry.lab/tools:1".parse().unwrap(), environment: None, report: |_| {}, reserve }
+    }
+
+    /// Watches a download of which the script is the program.
+    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    fn watched(script: &str) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sh").args(["-c", script]).stderr(Stdio::piped()).spawn().unwrap();
+        let errors = child.stderr.take().unwrap();
+        let messages = download(0).watch(directory.path(), errors).unwrap();
+        child.wait().unwrap();
+        messages
+    }
+
+    #[test]
+    fn reads_messages_until_download_ends() {
+        assert_eq!(watched("printf 'one\\n' >&2; printf 'two' >&2"), "one\ntwo");
+        assert_eq!(watched("head -c 100000 /dev/zero | tr '\\0' x >&2").len(), MAX_MESSAGES);
+    }
+
+    #[test]
+    fn download_keeps_reserve_of_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(download(0).check_space(directory.path()).is_ok());
+        let full = download(u64::MAX).check_space(directory.path());
+        assert!(matches!(full, Err(ImageError::Space { reserve, .. }) if reserve == u64::MAX >> 20), "{full:?}");
+    }
+
+    #[test]
+    fn size_includes_files_of_subdirectories() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        for (name, bytes) in [("x", 10), ("a/y", 200), ("a/b/z", 3000)] {
+            std::fs::write(directory.path().join(name), vec![0; bytes]).unwrap();
+        }
+        assert_eq!(size(directory.path()), 3210);
+        assert_eq!(size(&directory.path().join("missing")), 0);
+    }
 }

@@ -35,7 +35,7 @@ fn offset_ms() -> Option<i64> {
 fn jump(before: i64, now: i64) -> Option<String> {
     let difference = now - before;
     let seconds = (difference.abs() + 500) / 1000;
-    let direction = if difference > 0 { "ahead" } else { "back" };
+    let direction = if difference.is_positive() { "ahead" } else { "back" };
     (difference.abs() >= REPORTED_JUMP_MS).then(|| format!("{seconds} s {direction}"))
 }
 
@@ -45,7 +45,11 @@ mod tests {
 
     #[test]
     fn distinguishes_set_clock_from_slewed_clock() {
-        assert_eq!(jump(5_000_000, 5_000_500), None);
+        for slewed in [5_000_500, 5_001_999, 4_998_001] {
+            assert_eq!(jump(5_000_000, slewed), None);
+        }
+        assert_eq!(jump(5_000_000, 5_002_000), Some("2 s ahead".to_owned()));
+        assert_eq!(jump(5_000_000, 4_997_500), Some("3 s back".to_owned()));
         assert_eq!(jump(5_000_000, 8_600_000), Some("3600 s ahead".to_owned()));
         assert_eq!(jump(5_000_000, 1_400_000), Some("3600 s back".to_owned()));
         assert_eq!(Clock::new().jump(), None);

@@ -199,3 +199,70 @@ impl Visit for Line<'_> {
 
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logs(format: LogFormat, level: Level) -> Logs {
+        let sink = Mutex::new(Sink::without_output(format));
+        let logs = Logs {
+            shared: Arc::new(Shared {
+                format,
+                level,
+                sink,
+                tails: Mutex::default(),
+                has_backlog: tokio::sync::Notify::new(),
+            }),
+        };
+        logs.keep_last_lines(["slurmd".to_owned()].into_iter()).unwrap();
+        logs
+    }
+
+    fn write(logs: &Logs, level: Level, texts: &[&str]) {
+        texts.iter().for_each(|text| logs.write(&Record::line(level, "slurmd", text.as_bytes())));
+    }
+
+    #[test]
+    fn keeps_last_lines_in_any_format_except_hidden_traces() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            for (log_level, count) in [(Level::Info, 2), (Level::Trace, 3)] {
+                let logs = logs(format, log_level);
+                write(&logs, Level::Info, &["first"]);
+                write(&logs, Level::Debug, &["second"]);
+                write(&logs, Level::Trace, &["third"]);
+                let kept = String::from_utf8(logs.last_lines("slurmd", 9).unwrap()).unwrap();
+                let texts: Vec<_> =
+                    kept.lines().filter_map(|line| split_text(line, "slurmd")).map(|line| line.1).collect();
+                assert_eq!(texts, ["first", "second", "third"][..count], "{format:?} {log_level:?}");
+                assert_eq!(logs.last_lines("slurmctld", 9), None);
+            }
+        }
+    }
+
+    #[test]
+    fn large_batch_is_kept_like_single_lines() {
+        let logs = logs(LogFormat::Text, Level::Info);
+        let mut batch = logs.batch("slurmd");
+        (0..100).for_each(|number| batch.add(Level::Info, format!("{number} {}", "x".repeat(1000)).as_bytes()));
+        batch.end();
+        let kept = String::from_utf8(logs.last_lines("slurmd", 40).unwrap()).unwrap();
+        let numbers =
+            kept.lines().filter_map(|line| split_text(line, "slurmd")?.1.split(' ').next()?.parse::<u32>().ok());
+        assert_eq!(numbers.collect::<Vec<_>>(), (60..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn lines_of_last_run_are_those_of_last_process_without_debug_output() {
+        let logs = logs(LogFormat::Text, Level::Info);
+        write(&logs, Level::Error, &["of an earlier process"]);
+        logs.begin_process("slurmd");
+        write(&logs, Level::Info, &["0", "1", "2", "3", "4", "5", "6", "7", "8"]);
+        write(&logs, Level::Debug, &["debug"]);
+        assert_eq!(logs.lines_of_last_run("slurmd"), ["1", "2", "3", "4", "5", "6", "7", "8"]);
+        logs.begin_process("slurmd");
+        assert_eq!(logs.lines_of_last_run("slurmd"), [""; 0]);
+        write(&logs, Level::Error, &["x".repeat(500).as_str()]);
+        assert_eq!(logs.lines_of_last_run("slurmd"), ["x".repeat(LAST_LINE_CHARS)]);
+    }
+}

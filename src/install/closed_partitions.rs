@@ -42,3 +42,23 @@ pub fn forget_closed_partitions(paths: &Paths, root: &Path) -> Result<(), Instal
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgets_recorded_partitions() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::default();
+        forget_closed_partitions(&paths, root.path()).unwrap();
+        std::fs::create_dir_all(crate::under(root.path(), &paths.run)).unwrap();
+        assert_eq!(closed_partitions(&paths, root.path()).unwrap(), [""; 0]);
+        let names = ["gpu", "cpu"].map(str::to_owned);
+        record_closed_partitions(&paths, root.path(), &names).unwrap();
+        assert_eq!(closed_partitions(&paths, root.path()).unwrap(), names);
+        forget_closed_partitions(&paths, root.path()).unwrap();
+        assert_eq!(closed_partitions(&paths, root.path()).unwrap(), [""; 0]);
+        forget_closed_partitions(&paths, root.path()).unwrap();
+    }
+}

@@ -242,6 +242,8 @@ fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn changes_mode_of_tmp_only_if_it_belongs_to_container() {
         let mount = |kind: &str, from: &str, at: &str| format!("36 31 0:33 {from} {at} rw - {kind} x rw\n");
@@ -255,5 +257,25 @@ mod tests {
         ] {
             assert_eq!(super::is_own_tmp(&mounts), expected, "{mounts}");
         }
+    }
+
+    #[test]
+    fn full_record_of_jobs_replaces_previous_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let (name, config) = (Paths::ENDED_JOBS, Config::default());
+        let (record, previous) = (directory.path().join(name), directory.path().join(format!("{name}.previous")));
+        // slurmd runs as root, which exists everywhere.
+        let owner = Owner::of(DaemonName::Slurmd, &config, directory.path()).unwrap();
+        let prepare = || prepare_job_record(&Dir::open_unchecked(directory.path()).unwrap(), &owner);
+        prepare();
+        assert_eq!((record.metadata().unwrap().len(), previous.exists()), (0, false));
+        let fill = |bytes| std::fs::File::options().write(true).open(&record).unwrap().set_len(bytes).unwrap();
+        fill(16 * 1024 * 1024 - 1);
+        prepare();
+        assert!(!previous.exists());
+        fill(16 * 1024 * 1024);
+        prepare();
+        assert_eq!(previous.metadata().unwrap().len(), 16 * 1024 * 1024);
+        assert_eq!(record.metadata().unwrap().len(), 0);
     }
 }

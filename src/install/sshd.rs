@@ -211,3 +211,89 @@ fn write_keys(directory: &Dir, keys_by_user: &BTreeMap<String, String>) -> io::R
     }
     Ok(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn writes_only_files_that_differ_and_removes_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = Dir::open_unchecked(directory.path()).unwrap();
+        fs::write(directory.path().join("eve"), "old").unwrap();
+        let write = |keys: &[(&str, &str)]| {
+            let keys = keys.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+            (write_keys(&dir, &keys).unwrap(), names(directory.path()))
+        };
+        let both = [("alice", "a\n"), ("bob", "b\n"), ("carol", " \n")];
+        assert_eq!(write(&both), (true, vec!["alice".to_owned(), "bob".to_owned()]));
+        assert!(!write(&both).0);
+        assert!(write(&[("alice", "new\n"), ("bob", "b\n")]).0);
+        assert_eq!(fs::read_to_string(directory.path().join("alice")).unwrap(), "new\n");
+        assert_eq!(write(&[("bob", "b\n")]), (true, vec!["bob".to_owned()]));
+    }
+
+    #[test]
+    fn uses_keys_of_users_but_not_of_system_users() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        };
+        file(
+            "etc/passwd",
+            "munge:x:105:105::/:/bin/sh\ncarol:x:1502:1502::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+        );
+        file("etc/group", "");
+        for name in ["alice", "carol", "munge", "nobody", ".hidden", "two words", "service"] {
+            file(&format!("keys/{name}"), &format!("key of {name}"));
+        }
+        file("keys/long", &"x".repeat(usize::try_from(MAX_KEYS_BYTES).unwrap() + 1));
+        fs::set_permissions(root.path().join("keys"), fs::Permissions::from_mode(0o755)).unwrap();
+        let toml = "[login]\nport = 22\nkeys = '/keys'\n[[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'service'\nuid = 999\n";
+        let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+        let (keys, finding) = collect_keys(&config, root.path()).unwrap();
+        let used: Vec<(&str, &str)> =
+            keys.iter().map(|(name, text)| (name.as_str(), text.trim())).filter(|(_, text)| !text.is_empty()).collect();
+        let expected = [("alice", "key of alice"), ("carol", "key of carol"), ("service", "key of service")];
+        assert_eq!(used, expected, "the operator may configure a user with any ID");
+        let what = finding.unwrap().what;
+        for rejected in ["munge: a system user", "nobody: a system user", "two words", "long: longer than"] {
+            assert!(what.contains(rejected), "{rejected}: {what}");
+        }
+        assert!(!what.contains("hidden"), "{what}");
+    }
+
+    #[test]
+    fn keeps_host_key_that_only_root_could_read() {
+        let root = tempfile::tempdir().unwrap();
+        let config = Config::parse("[paths]\nstate = '/state'\n", Path::new("slurminit.toml")).unwrap();
+        let path = under(root.path(), &config.paths.ssh_host_key());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "key").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(host_key(&config, root.path()).unwrap(), None);
+        assert_eq!(fs::read(&path).unwrap(), b"key");
+        // Without ssh-keygen the key cannot be replaced, which is an error.
+        for damage in [
+            |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o640)),
+            |path: &Path| fs::write(path, ""),
+        ] {
+            fs::write(&path, "key").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            damage(&path).unwrap();
+            assert!(!matches!(host_key(&config, root.path()), Ok(None)));
+        }
+    }
+}

@@ -168,5 +168,6 @@ mod tests {
         assert_eq!(without(&["run", "--", "--join=sj1-x", "srun", "--join", "y"]), "run -- srun --join y");
         assert_eq!(without(&["run", "--role", "login", "--join", "sj1-x", "--", "sh"]), "run --role login -- sh");
         assert_eq!(without(&["run", "--"]), "run --");
+        assert_eq!(without(&["run", "--join"]), "run", "the token is missing");
     }
 }

@@ -407,13 +407,16 @@ fn recount(config: &Config, node: &str) -> Recount {
 
 /// Whether the memory guard is on; it is unnecessary if Slurm limits memory by cgroups.
 fn is_guard_needed(config: &Config, prepared: &Prepared) -> bool {
-    if config.memory.guard && !prepared.without_cgroups {
-        report::info(message!(
-            "memory-guard-off",
-            "`[memory] guard` is not needed: Slurm limits the memory of jobs by cgroups"
-        ));
+    match (config.memory.guard, prepared.without_cgroups) {
+        (true, false) => {
+            report::info(message!(
+                "memory-guard-off",
+                "`[memory] guard` is not needed: Slurm limits the memory of jobs by cgroups"
+            ));
+            false
+        }
+        (guard, _) => guard,
     }
-    config.memory.guard && prepared.without_cgroups
 }
 
 fn prepared(run: &Path) -> anyhow::Result<Prepared> {

@@ -7,3 +7,7 @@ pub mod memory_guard;
 pub mod memory_use;
 pub mod metrics;
 pub mod overview;
+
+#[cfg(test)]
+#[path = "../slurm/fake.rs"]
+mod fake_slurm;

@@ -83,3 +83,45 @@ pub(super) fn wrap(text: &str, indent: &str) -> String {
 pub(super) fn dash() -> String {
     "-".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(cells: &[[&str; 2]]) -> Vec<[String; 2]> {
+        cells.iter().map(|row| row.map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn columns_have_width_of_longest_cell_within_limits() {
+        let columns = [Column::left("NAME", 3, 5), Column::right("N", 4)];
+        let table = format_table(&columns, &rows(&[["ab", "7"], ["abcde", "12345"], ["abcdef", "1"]]));
+        assert_eq!(table, "NAME     N\nab       7\nabcde …345\n…cdef    1\n");
+        let narrow = format_table(&[Column::left("X", 3, 5), Column::right("N", 1)], &rows(&[["a", "7"]]));
+        assert_eq!(narrow, "X   N\na   7\n");
+    }
+
+    #[test]
+    fn last_column_takes_rest_of_terminal() {
+        let columns = [Column::left("A", 9, 9), Column::rest("REASON")];
+        let table = format_table(&columns, &rows(&[["a", &"x".repeat(99)], ["b", "y"]]));
+        let widths: Vec<usize> = table.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(widths, [10 + "REASON".len(), WIDTH, 11]);
+    }
+
+    #[test]
+    fn wraps_between_words_at_width_of_terminal() {
+        let word = "x".repeat(WIDTH / 2);
+        let [fits, longer] = [WIDTH - WIDTH / 2 - 1, WIDTH - WIDTH / 2].map(|length| "y".repeat(length));
+        assert_eq!(wrap(&format!("{word} {fits} z"), "  "), format!("{word} {fits}\n  z\n"));
+        assert_eq!(wrap(&format!("{word} {longer}"), "  "), format!("{word}\n  {longer}\n"));
+        let long = "w".repeat(WIDTH + 1);
+        assert_eq!(wrap(&format!("{long} {long}"), "  "), format!("{long}\n  {long}\n"));
+        assert_eq!(wrap("a\x1b b", "  "), "a\\x1b b\n");
+    }
+
+    #[test]
+    fn device_is_name_without_directory() {
+        assert_eq!((device("/dev/nvidia0").as_str(), device("nvidia0").as_str()), ("nvidia0", "nvidia0"));
+    }
+}

@@ -66,7 +66,14 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
     let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
     let mounts = mounts(&args, config, &network);
-    let line = JoinCommand { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
+    let line = JoinCommand {
+        name,
+        network,
+        gpu_type,
+        mounts,
+        image: image(args.image, std::env::var("SLURMINIT_IMAGE").ok())?,
+        token: token.encode(),
+    };
     super::print(&format!("{line}\n"))?;
     error_line(line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port).trim_end());
     if has_custom_slurm_conf(config) {
@@ -132,9 +139,9 @@ fn key(config: &Config) -> anyhow::Result<Vec<u8>> {
 }
 
 /// The image, which compose.cluster.yaml passes to the controller.
-fn image(args: &Args) -> anyhow::Result<String> {
-    let from_environment = || std::env::var("SLURMINIT_IMAGE").ok().filter(|image| !image.is_empty());
-    let Some(image) = args.image.clone().or_else(from_environment) else { return Ok("slurminit:latest".to_owned()) };
+fn image(given: Option<String>, variable: Option<String>) -> anyhow::Result<String> {
+    let from_environment = || variable.filter(|image| !image.is_empty());
+    let Some(image) = given.or_else(from_environment) else { return Ok("slurminit:latest".to_owned()) };
     line::parse_image(&image).map_err(|why| anyhow::anyhow!("SLURMINIT_IMAGE={image:?}: {why}"))
 }
 
@@ -169,4 +176,53 @@ fn has_custom_slurm_conf(config: &Config) -> bool {
 #[expect(clippy::disallowed_methods, reason = "a token expires by the wall clock")]
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn option_overrides_image_of_environment() {
+        let image = |given: Option<&str>, variable: Option<&str>| {
+            super::image(given.map(str::to_owned), variable.map(str::to_owned)).ok()
+        };
+        assert_eq!(image(Some("lab/slurm:2"), Some("lab/slurm:1")).as_deref(), Some("lab/slurm:2"));
+        assert_eq!(image(None, Some("lab/slurm:1")).as_deref(), Some("lab/slurm:1"));
+        for variable in [None, Some("")] {
+            assert_eq!(image(None, variable).as_deref(), Some("slurminit:latest"));
+        }
+        assert_eq!(image(None, Some("a; reboot")), None);
+    }
+
+    #[test]
+    fn only_controller_prints_command() {
+        let is_controller = |role| require_controller(&Config { role, ..Config::default() }).is_ok();
+        assert!(is_controller(Role::Controller));
+        assert!(![Role::All, Role::Compute, Role::Login].into_iter().any(is_controller));
+    }
+
+    #[test]
+    fn munge_key_has_valid_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("munge.key");
+        let config = Config::parse(&format!("[paths]\nmunge_key = {path:?}"), Path::new("x")).unwrap();
+        assert!(key(&config).is_err(), "it does not exist");
+        for (length, is_valid) in [(31, false), (32, true), (1024, true), (1025, false)] {
+            std::fs::write(&path, vec![7; length]).unwrap();
+            assert_eq!(key(&config).ok(), is_valid.then(|| vec![7; length]), "{length}");
+        }
+    }
+
+    #[test]
+    fn detects_slurm_conf_of_operator() {
+        let directory = tempfile::tempdir().unwrap();
+        let toml = format!("[paths]\nslurm = {:?}", directory.path());
+        let config = Config::parse(&toml, Path::new("x")).unwrap();
+        assert!(!has_custom_slurm_conf(&config));
+        for (text, is_custom) in [("ClusterName=lab\n", true), (plan::HEADER, false), ("", false)] {
+            std::fs::write(directory.path().join("slurm.conf"), text).unwrap();
+            assert_eq!(has_custom_slurm_conf(&config), is_custom, "{text}");
+        }
+    }
 }

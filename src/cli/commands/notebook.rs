@@ -142,7 +142,7 @@ impl Notebook {
         }
         stream.set_read_timeout(None)?;
         let counted = Arc::clone(&self.connections);
-        if Arc::strong_count(&counted) <= MAX_CONNECTIONS + 1 {
+        if is_below_limit(&counted) {
             let (stdin, stdout) = (OwnedFd::from(stream.try_clone()?), OwnedFd::from(stream));
             self.stream().stdin(stdin).stdout(stdout).stderr(Stdio::null()).status()?;
         }
@@ -170,8 +170,7 @@ impl Notebook {
         step.stdin.as_mut().context("no pipe")?.write_all(requests.as_bytes())?;
         step.stdout.take().context("no pipe")?.read_to_string(&mut answer)?;
         step.wait()?;
-        // A body does not end with a newline.
-        let codes: Vec<&str> = answer.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)).collect();
+        let codes = status_codes(&answer);
         anyhow::ensure!(!codes.is_empty(), "JupyterLab does not answer");
         anyhow::ensure!(
             codes == ["403", "200"],
@@ -179,6 +178,16 @@ impl Notebook {
         );
         Ok(())
     }
+}
+
+/// Whether a connection that has this clone of [`Notebook::connections`] is one of the first [`MAX_CONNECTIONS`].
+fn is_below_limit(counted: &Arc<()>) -> bool {
+    Arc::strong_count(counted) <= MAX_CONNECTIONS + 1
+}
+
+/// The status codes of responses. A body does not end with a newline.
+fn status_codes(responses: &str) -> Vec<&str> {
+    responses.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)).collect()
 }
 
 /// Whether the connection may be served. Connections of other users of this container are rejected. `ssh -L` connects as its user, and `kubectl
@@ -219,4 +228,47 @@ fn random() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serves_limited_number_of_connections() {
+        let connections = Arc::new(());
+        let mut open: Vec<Arc<()>> = (0..MAX_CONNECTIONS).map(|_| Arc::clone(&connections)).collect();
+        assert!(is_below_limit(&connections));
+        open.push(Arc::clone(&connections));
+        assert!(!is_below_limit(&connections));
+    }
+
+    #[test]
+    fn listens_on_loopback_unless_address_is_given() {
+        let address = |port: &str| listen(port).ok().map(|listener| listener.local_addr().unwrap().ip().to_string());
+        assert_eq!(address("0").as_deref(), Some("127.0.0.1"));
+        assert_eq!(address("0.0.0.0:0").as_deref(), Some("0.0.0.0"));
+        assert!(["", "x", "127.0.0.1", "65536", "host:80"].iter().all(|port| address(port).is_none()));
+    }
+
+    #[test]
+    fn connection_of_this_user_is_admitted() {
+        let listener = listen("0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(is_admitted(&listener.accept().unwrap().0));
+        drop(client);
+    }
+
+    #[test]
+    fn finds_status_of_each_response() {
+        let responses = "HTTP/1.1 403 Forbidden\r\n\r\n{}HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}";
+        assert_eq!(status_codes(responses), ["403", "200"]);
+        assert_eq!(status_codes("srun: error"), [""; 0]);
+    }
+
+    #[test]
+    fn token_has_128_random_bits() {
+        let [one, other] = [random().unwrap(), random().unwrap()];
+        assert!(one != other && one.len() == 32 && one.bytes().all(|digit| digit.is_ascii_hexdigit()), "{one}");
+    }
 }

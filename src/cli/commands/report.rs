@@ -250,3 +250,74 @@ pub(super) fn hours(seconds: u64) -> String {
         _ => format!("{:.1}", seconds as f64 / 3600.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(id: u64, array: Option<(u64, u64)>) -> JobRecord {
+        JobRecord { job: faults::usage::Job { job: id, array, ..Default::default() }, ..JobRecord::default() }
+    }
+
+    #[test]
+    fn job_name_selects_job_array_or_task() {
+        let records = [job(17, None), job(18, Some((17, 3))), job(19, Some((17, 4))), job(3, None)];
+        for (name, expected) in [("17", &[17, 18, 19][..]), ("17_3", &[18]), ("18", &[18]), ("17_5", &[]), ("3", &[3])]
+        {
+            let name = parse_job(name).unwrap();
+            let found: Vec<u64> =
+                records.iter().filter(|record| name.matches(record)).map(|record| record.job.job).collect();
+            assert_eq!(found, expected, "{name:?}");
+        }
+        assert!(["", "x", "17_", "17_x", "_3"].iter().all(|name| parse_job(name).is_err()));
+    }
+
+    #[test]
+    fn units_keep_small_values_readable() {
+        assert_eq!([0, 1, 3599, 3600, 36_000].map(hours), ["0", "0.001", "1.000", "1.0", "10.0"]);
+        assert_eq!([512, 10_239, 10_240, 81_920].map(gib), ["0.5", "10.0", "10", "80"]);
+        assert_eq!([None, Some(0.25), Some(999.9), Some(1000.0)].map(energy), ["-", "0.2 Wh", "999.9 Wh", "1.0 kWh"]);
+        assert_eq!([None, Some(49.6)].map(percent), ["-", "50 %"]);
+    }
+
+    #[test]
+    fn csv_has_no_formula_and_no_extra_field() {
+        let report = JobReport {
+            job: "17_3".to_owned(),
+            user: "=cmd|' /C calc'!A0,x\n".to_owned(),
+            use_percent: Some(12.345),
+            peak_memory_mib: Some(700),
+            ..JobReport::default()
+        };
+        let text = csv(&[report]);
+        let [header, line] = text.lines().collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!(header.split(',').count(), line.split(',').count());
+        assert!(line.starts_with("17_3,cmdCcalcA0x,,,0,0,0,0,0,12.35,,700,,,,0,0"), "{line}");
+    }
+
+    #[test]
+    fn text_has_row_and_hints_per_job_and_row_per_user() {
+        let report = |job: &str, is_shared| JobReport {
+            job: job.to_owned(),
+            user: "alice".to_owned(),
+            state: "COMPLETED".to_owned(),
+            gpu_seconds: 7200,
+            is_shared,
+            peak_memory_mib: Some(700),
+            hints: vec![format!("hint {job}")],
+            ..JobReport::default()
+        };
+        let with_memory = JobReport { gpu_memory_mib: Some(40_960), use_percent: Some(50.0), ..report("18", false) };
+        let user = UserReport { user: "alice".to_owned(), jobs: 3, ..UserReport::default() };
+        let text = text(&[report("17", true), with_memory], &[user]);
+        let row = |start: &str| {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap_or_default();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("17 "), "17 alice completed 0 2.0 shared 0.7 - 0");
+        assert_eq!(row("18 "), "18 alice completed 0 2.0 50 % 0.7/40 - 0");
+        assert_eq!((row("17:").as_str(), row("18:").as_str()), ("17: hint 17", "18: hint 18"));
+        assert_eq!(row("alice"), "alice 3 0 - - 0");
+        assert!(self::text(&[], &[]).starts_with("no job"));
+    }
+}

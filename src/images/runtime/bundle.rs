@@ -213,4 +213,19 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(find(), Err(RuntimeError::Untrusted(_))));
     }
+
+    #[test]
+    fn pulled_image_is_found_by_its_reference() {
+        let directory = crate::tests::scratch();
+        let reference: Reference = "registry.lab/tools:1".parse().unwrap();
+        let importer = crate::tests::importer(&directory, 1 << 20);
+        let source = directory.path().join("source");
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("file"), "x").unwrap();
+        importer.import(&reference.name(), crate::Source::Path(source)).unwrap();
+        let stores = [importer.store.clone()];
+        let value = format!("{SCHEME}{reference}");
+        let bundle = Bundle::find(value.as_ref(), &stores, || unreachable!("it was pulled before")).unwrap();
+        assert_eq!(bundle.root, importer.store.rootfs(&reference.name()));
+    }
 }

@@ -67,6 +67,12 @@ impl Sink {
         Self { fd, method, format, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
     }
 
+    /// Discards all lines.
+    #[cfg(test)]
+    pub(super) fn without_output(format: LogFormat) -> Self {
+        Self { fd: None, method: WriteMethod::File, format, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
+    }
+
     /// A handle to wait for until writing is possible again; not needed for a file.
     pub(super) fn readiness(&self) -> Option<AsyncFd<OwnedFd>> {
         let fd = self.fd.as_ref()?.try_clone().ok()?;
@@ -205,4 +211,118 @@ fn reopen() -> Option<OwnedFd> {
         .ok()
         .filter(|flags| OFlag::from_bits_truncate(*flags).contains(OFlag::O_NONBLOCK))?;
     Some(reopened)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use nix::unistd::pipe2;
+
+    use super::*;
+
+    fn sink(fd: OwnedFd, method: WriteMethod) -> Sink {
+        Sink { fd: Some(fd), method, format: LogFormat::Text, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
+    }
+
+    /// A pipe that never blocks, and is full.
+    fn full_pipe() -> (File, OwnedFd) {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        while nix::unistd::write(&write, &[b'x'; PIPE_BUF]).is_ok() {}
+        (File::from(read), write)
+    }
+
+    /// Reads until the pipe is empty, without the bytes that filled it.
+    fn output(pipe: &mut File) -> String {
+        let (mut bytes, mut chunk) = (Vec::new(), [0; PIPE_BUF]);
+        while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+            bytes.extend_from_slice(&chunk[..count]);
+        }
+        String::from_utf8(bytes).unwrap().trim_start_matches('x').to_owned()
+    }
+
+    #[test]
+    fn lines_wait_in_order_while_pipe_is_full() {
+        for method in [WriteMethod::OwnDescription, WriteMethod::AfterPoll] {
+            let (mut reader, pipe) = full_pipe();
+            let mut sink = sink(pipe, method);
+            for line in ["a\n", "b\n"] {
+                sink.push(line.into());
+                assert!(!sink.flush() && sink.has_backlog());
+            }
+            assert_eq!(output(&mut reader), "");
+            sink.push(b"c\n".to_vec());
+            assert!(sink.flush() && !sink.has_backlog());
+            assert_eq!((output(&mut reader).as_str(), sink.bytes), ("a\nb\nc\n", 0));
+        }
+    }
+
+    #[test]
+    fn counts_lines_beyond_backlog_and_reports_them_when_there_is_space() {
+        let (mut reader, pipe) = full_pipe();
+        let mut sink = sink(pipe, WriteMethod::OwnDescription);
+        let line = |byte: u8| [vec![byte; MAX_BACKLOG_BYTES / 4 - 1], b"\n".to_vec()].concat();
+        // Four lines fill the backlog exactly.
+        (b'a'..=b'f').for_each(|byte| sink.push(line(byte)));
+        assert_eq!((sink.lines.len(), sink.bytes, sink.dropped), (4, MAX_BACKLOG_BYTES, 2));
+        let mut text = String::new();
+        while !sink.flush() {
+            text += &output(&mut reader);
+        }
+        text += &output(&mut reader);
+        sink.push(b"end\n".to_vec());
+        assert!(sink.flush());
+        text += &output(&mut reader);
+        let starts: Vec<_> = text.lines().map(|line| &line[..1]).collect();
+        assert_eq!(starts[..4], ["a", "b", "c", "d"]);
+        let last: Vec<_> = text.lines().skip(4).collect();
+        assert!(last.len() == 2 && last[0].contains("2 log lines were dropped here") && last[1] == "end", "{last:?}");
+    }
+
+    #[test]
+    fn finish_reports_dropped_lines() {
+        let (mut reader, pipe) = full_pipe();
+        output(&mut reader);
+        let mut sink = sink(pipe, WriteMethod::AfterPoll);
+        sink.dropped = 7;
+        sink.finish();
+        assert!(output(&mut reader).contains("7 log lines were dropped here"));
+    }
+
+    #[test]
+    fn lines_share_write_up_to_atomic_size_of_pipe() {
+        // Each write is a packet.
+        let (reader, writer) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_NONBLOCK).unwrap();
+        let mut sink = sink(writer, WriteMethod::Socket);
+        let sizes = [1000, 1000, 1000, 1096, 1, 4096, 5000, 10];
+        sizes.iter().for_each(|size| sink.push([vec![b'a'; size - 1], b"\n".to_vec()].concat()));
+        assert!(sink.flush());
+        let mut buffer = [0; 8192];
+        let packets = std::iter::from_fn(|| nix::unistd::read(&reader, &mut buffer).ok());
+        assert_eq!(packets.collect::<Vec<_>>(), [4096, 1, 4096, 5000, 10]);
+    }
+
+    #[test]
+    fn partial_write_continues_in_same_line() {
+        let (_, pipe) = full_pipe();
+        let mut sink = sink(pipe, WriteMethod::OwnDescription);
+        ["abc\n", "de\n", "f\n"].into_iter().for_each(|line| sink.push(line.into()));
+        sink.remove_written(2);
+        assert_eq!((sink.written, sink.lines.len(), sink.bytes), (2, 3, 9));
+        sink.remove_written(2 + 3 + 1);
+        assert_eq!((sink.written, sink.lines.len(), sink.bytes), (1, 1, 2));
+        assert_eq!(sink.coalesced(b"\n"), None, "there is no second line");
+    }
+
+    #[test]
+    fn drops_lines_after_reader_has_gone() {
+        let (reader, pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        drop(reader);
+        let mut sink = sink(pipe, WriteMethod::AfterPoll);
+        sink.push(b"a\n".to_vec());
+        assert!(sink.flush() && !sink.has_backlog());
+    }
 }

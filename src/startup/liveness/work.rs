@@ -90,3 +90,64 @@ fn schedstat(text: &str) -> Option<Duration> {
     let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
     Some(Duration::from_nanos(fields.next()?).saturating_add(Duration::from_nanos(fields.next()?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_time_on_cpu_and_in_run_queue_of_each_thread() {
+        assert_eq!(schedstat("1500 500 9\n"), Some(Duration::from_nanos(2000)));
+        assert_eq!((schedstat(""), schedstat("7"), schedstat("x 1 1")), (None, None, None));
+        let work = |threads: &[(&str, u64)]| {
+            Work(threads.iter().map(|(thread, ms)| ((*thread).to_owned(), Duration::from_millis(*ms))).collect())
+        };
+        // A thread that has ended, one that worked, one that slept, and a new one.
+        let before = work(&[("1", 900), ("2", 100), ("3", 50)]);
+        assert_eq!(work(&[("2", 130), ("3", 50), ("4", 7)]).since(&before), Duration::from_millis(37));
+    }
+
+    #[test]
+    fn working_thread_of_this_process_is_measured() {
+        let pid = std::process::id();
+        let (before, scheduled) = (Work::of(&[pid]), schedule_count(pid));
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < Duration::from_millis(50) {
+            std::hint::black_box(begin);
+        }
+        assert!(Work::of(&[pid]).since(&before) > Duration::from_millis(1));
+        assert!(scheduled > 0 && schedule_count(u32::MAX) == 0);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    fn process_that_worked_a_tenth_of_the_time_is_slow() {
+        // A process that sleeps, so that only the given work counts.
+        let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = i32::try_from(sleeper.id()).unwrap();
+        while sys::proc::stat(pid).is_none_or(|stat| stat.name != "sleep" || stat.state != 'S') {
+            std::thread::yield_now();
+        }
+        let judge = |work: Option<u64>, serves_others| {
+            liveness(
+                pid,
+                work.map(Duration::from_millis),
+                serves_others,
+                Duration::from_secs(10),
+                "no answer".to_owned(),
+            )
+        };
+        assert!(matches!(judge(Some(1000), false), Liveness::Slow(_)));
+        assert!(matches!(judge(Some(999), false), Liveness::Silent(_)));
+        assert!(matches!(judge(None, false), Liveness::Silent(_)));
+        assert!(matches!(judge(None, true), Liveness::Slow(_)));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
+        while sys::proc::stat(pid).is_some_and(|stat| stat.state != 'T') {
+            std::thread::yield_now();
+        }
+        assert!(matches!(judge(Some(9000), true), Liveness::Stopped(_)));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(matches!(judge(None, false), Liveness::Unknown(_)));
+    }
+}

@@ -58,6 +58,8 @@ fn rejects_path_through_directory_of_another_user() {
         make(root.path(), Path::new("/srv/deep"), &mut Vec::new()).map(|(dir, _)| dir),
     ] {
         assert!(matches!(outcome, Err(UntrustedPath::Foreign { uid: OTHER, .. })), "{outcome:?}");
+        let reason = outcome.unwrap_err().reason();
+        assert!(reason.contains("/srv") && reason.contains(&OTHER.to_string()), "{reason}");
     }
     assert_eq!(fs::metadata(root.path().join("srv")).unwrap().uid(), OTHER, "the owner of a parent must not change");
 }

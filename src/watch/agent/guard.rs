@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ::slurm::client::Client;
+
 use super::slurm;
 use crate::memory_guard::{self, Action, Guard, JobMemory};
 use crate::memory_use::{self, MemoryUse, ProcessMemory, UserMemory};
@@ -101,7 +103,7 @@ pub(super) fn watch(resource: Resource, levels: Memory, interval: Duration, node
             let sample = watch.resource.sample();
             let rest = interval.max(begin.elapsed() * PART);
             if let Some(sample) = sample {
-                watch.step(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), &sample);
+                watch.step(&slurm::SLURM, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), &sample);
             }
             pause(rest);
         }
@@ -129,13 +131,13 @@ struct Watch {
 }
 
 impl Watch {
-    fn step(&mut self, now_ms: u64, sample: &MemoryState) {
+    fn step(&mut self, client: &Client, now_ms: u64, sample: &MemoryState) {
         if !self.is_node_known {
-            let Some(is_closed) = slurm::is_drained_for(&self.node, &self.resource.reason()) else { return };
+            let Some(is_closed) = slurm::is_drained_for(client, &self.node, &self.resource.reason()) else { return };
             (self.guard.is_closed, self.is_node_known) = (is_closed, true);
         }
         for action in self.guard.step(now_ms, sample, &self.levels) {
-            if let Err(why) = self.apply(action) {
+            if let Err(why) = self.apply(client, action) {
                 report::warn(message!(
                     "guard-action-failed",
                     "could not drain or resume the node, or cancel a job: {why}; will retry",
@@ -146,13 +148,13 @@ impl Watch {
         }
     }
 
-    fn apply(&mut self, action: Action) -> Result<(), String> {
+    fn apply(&mut self, client: &Client, action: Action) -> Result<(), String> {
         let (node, prefix) = (&self.node, self.resource.reason());
         let subject = prefix.trim_start_matches(OUR_REASON).trim_end();
         match action {
             Action::Drain(numbers) => {
                 let state = self.resource.describe(&numbers);
-                let is_drained = slurm::drain_for(node, &prefix, &state)?;
+                let is_drained = slurm::drain_for(client, node, &prefix, &state)?;
                 let kind = self.kind("memory-low", "directory-full");
                 if is_drained {
                     report::warn(message!(
@@ -175,7 +177,7 @@ impl Watch {
             }
             Action::Resume => {
                 let kind = self.kind("memory-recovered", "directory-recovered");
-                match slurm::resume_from(node, &prefix)? {
+                match slurm::resume_from(client, node, &prefix)? {
                     true => report::info(message!(kind, "{subject} recovered; node resumed", subject)),
                     false => report::info(message!(
                         kind,
@@ -187,10 +189,10 @@ impl Watch {
             Action::Cancel(which, numbers) => {
                 let why = format!("{subject} {}", self.resource.describe(&numbers));
                 match &self.resource {
-                    Resource::Memory => cancel_for_memory(node, which, &why)?,
+                    Resource::Memory => cancel_for_memory(client, node, which, &why)?,
                     Resource::Directory { path, bytes, growth, .. } => {
                         let bytes = bytes.iter().flatten();
-                        cancel_for_directory(node, which, &why, path, bytes, growth)?;
+                        cancel_for_directory(client, node, which, &why, path, bytes, growth)?;
                     }
                 }
             }
@@ -205,8 +207,8 @@ impl Watch {
 }
 
 /// Cancels a job that uses more than it requested, if its user has the most memory, and names the users with the most memory.
-fn cancel_for_memory(node: &str, which: Victim, why: &str) -> Result<(), String> {
-    let mut jobs = slurm::running(node)?;
+fn cancel_for_memory(client: &Client, node: &str, which: Victim, why: &str) -> Result<(), String> {
+    let mut jobs = slurm::running(client, node)?;
     let MemoryUse { processes, users } = memory_use::read();
     for job in &mut jobs {
         // A process can claim to belong to another user's job.
@@ -217,7 +219,7 @@ fn cancel_for_memory(node: &str, which: Victim, why: &str) -> Result<(), String>
     let users = memory_use::describe_users(&users, users::display_name);
     match memory_guard::victim(&jobs, &mib_by_user, which) {
         Some(JobMemory { job, requested, used, .. }) => {
-            slurm::cancel(job, &format!("cancelled, because the node's {why}"))?;
+            slurm::cancel(client, job, &format!("cancelled, because the node's {why}"))?;
             let requested = requested.unwrap_or_default();
             report::warn(message!(
                 "job-cancelled-for-memory",
@@ -241,6 +243,7 @@ fn cancel_for_memory(node: &str, which: Victim, why: &str) -> Result<(), String>
 
 /// Cancels a job of the user whose files grew most, and names the users with the most space.
 fn cancel_for_directory<'a>(
+    client: &Client,
     node: &str,
     which: Victim,
     why: &str,
@@ -248,7 +251,7 @@ fn cancel_for_directory<'a>(
     bytes: impl Iterator<Item = (&'a u32, &'a u64)>,
     growth: &BTreeMap<u32, u64>,
 ) -> Result<(), String> {
-    let mut jobs = slurm::running(node)?;
+    let mut jobs = slurm::running(client, node)?;
     for job in &mut jobs {
         // Jobs request no directory space, and a user's files are not attributed to one of several jobs.
         (job.requested, job.used) = (Some(0), growth.get(&job.uid).copied().unwrap_or_default());
@@ -258,7 +261,7 @@ fn cancel_for_directory<'a>(
     let users = memory_use::describe_users(&users, users::display_name);
     match memory_guard::victim(&jobs, &growth, which) {
         Some(JobMemory { job, .. }) => {
-            slurm::cancel(job, &format!("cancelled, because the node's {why}"))?;
+            slurm::cancel(client, job, &format!("cancelled, because the node's {why}"))?;
             report::warn(message!(
                 "job-cancelled-for-directory",
                 "{why}; cancelled job {job} of the user whose files grew; {users}",
@@ -280,6 +283,7 @@ fn cancel_for_directory<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_slurm::FakeSlurm;
 
     #[test]
     fn only_growth_since_first_measurement_is_pressure() {
@@ -294,5 +298,80 @@ mod tests {
         assert_eq!(sample(), (1, 10, Some(0.0)));
         write("beyond", 3);
         assert_eq!(sample(), (0, 10, Some(100.0)));
+    }
+
+    /// A sample with this much free memory, in percent.
+    fn free(percent: u64) -> MemoryState {
+        MemoryState { free_mib: percent, usable_mib: 100, pressure: None }
+    }
+
+    fn watch(resource: Resource) -> Watch {
+        Watch {
+            resource,
+            levels: directory_levels(),
+            node: "c1".to_owned(),
+            guard: Guard::default(),
+            is_node_known: false,
+            is_other_drain_reported: false,
+        }
+    }
+
+    #[test]
+    fn drains_and_resumes_node_for_directory() {
+        let directory = DirectoryLimit { path: PathBuf::from("/scratch"), mib: 100 };
+        let drained = "drained root|slurminit: directory /scratch is nearly full: 15 of 100 MiB free (15 %)";
+        let mut watch = watch(Resource::directory(&directory));
+        let mut step = |report: &str, percent: u64| {
+            let slurm = FakeSlurm::new(&[("sinfo", Ok(report)), ("scontrol update", Ok(""))]);
+            watch.step(&Client::with_runner(&slurm.run()), 0, &free(percent));
+            slurm.commands("scontrol")
+        };
+        assert_eq!(step("", 15), [""; 0], "slurmctld does not report the node");
+        let drain = "scontrol update nodename=c1 state=drain reason=slurminit: directory /scratch is nearly full: 15 of 100 MiB free (15 %)";
+        assert_eq!(step("idle root|none", 15), [drain]);
+        assert_eq!(step(drained, 15), [""; 0]);
+        assert_eq!(step(drained, 30), ["scontrol update nodename=c1 state=undrain"]);
+    }
+
+    #[test]
+    fn retries_drain_after_failure_and_after_drain_for_another_reason() {
+        let mut watch = watch(Resource::Memory);
+        let mut step = |report: &str, update: Result<&'static str, &'static str>| {
+            let slurm = FakeSlurm::new(&[("sinfo", Ok(report)), ("scontrol update", update)]);
+            watch.step(&Client::with_runner(&slurm.run()), 0, &free(15));
+            (slurm.commands("scontrol").len(), watch.guard.is_closed, watch.is_other_drain_reported)
+        };
+        assert_eq!(step("drained root|fan", Ok("")), (0, false, true));
+        let (updates, ..) = step("idle root|none", Err("slurmctld is down"));
+        assert_eq!(updates, 1);
+        assert_eq!(step("idle root|none", Ok("")), (1, true, false));
+    }
+
+    #[test]
+    fn continues_drain_of_earlier_agent() {
+        let mut watch = watch(Resource::Memory);
+        let slurm =
+            FakeSlurm::new(&[("sinfo", Ok("drained root|slurminit: memory is low")), ("scontrol update", Ok(""))]);
+        watch.step(&Client::with_runner(&slurm.run()), 0, &free(80));
+        assert_eq!(slurm.commands("scontrol"), ["scontrol update nodename=c1 state=undrain"]);
+    }
+
+    #[test]
+    fn cancels_youngest_job_of_user_whose_files_grew() {
+        let jobs: String = [(7, 1501), (8, 1502), (9, 1501)]
+            .map(|(job, uid)| format!("{job:<30}{uid:<30}{:<1000}\n", "cpu=1,mem=1G,node=1"))
+            .concat();
+        let cancelled = |growth: &BTreeMap<u32, u64>| {
+            let slurm = FakeSlurm::new(&[("squeue", Ok(&jobs)), ("scontrol", Ok("")), ("scancel", Ok(""))]);
+            let run = slurm.run();
+            let client = Client::with_runner(&run);
+            let (path, bytes) = (Path::new("/scratch"), BTreeMap::from([(1501, 1 << 30)]));
+            cancel_for_directory(&client, "c1", Victim::Youngest, "is full", path, bytes.iter(), growth).unwrap();
+            slurm.commands("scancel")
+        };
+        assert_eq!(cancelled(&BTreeMap::from([(1501, 5), (1502, 3)])), ["scancel 9"]);
+        assert_eq!(cancelled(&BTreeMap::from([(1501, 5), (1502, 30)])), ["scancel 8"]);
+        assert_eq!(cancelled(&BTreeMap::from([(1503, 5)])), [""; 0]);
+        assert_eq!(cancelled(&BTreeMap::new()), [""; 0]);
     }
 }

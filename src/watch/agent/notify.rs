@@ -246,3 +246,70 @@ impl Drop for ReceiverQueue<'_> {
         self.running.take().into_iter().for_each(|running| tool::end(running.child));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::path::Path;
+
+    use config::Config;
+
+    fn notifies(toml: &str) -> Vec<Notify> {
+        Config::parse(toml, Path::new("slurminit.toml")).unwrap().notifies
+    }
+
+    fn event(kind: &'static str) -> Event {
+        Event::Job(JobEvent { at: 7, kind, job: JobUse::default(), line: "the line".to_owned() })
+    }
+
+    #[test]
+    fn events_beyond_hourly_limit_are_skipped_and_counted() {
+        let all = notifies("[[notify]]\non = 'job-end'\ncommand = ['/bin/true']\nper_hour = 2\n");
+        let (mut notifier, begin) = (Notifier::new(&all), Instant::now());
+        let mut notify = |minutes: u32| {
+            notifier.notify(begin + Duration::from_secs(60) * minutes, &event("job-end"));
+            (notifier.receivers[0].waiting.len(), notifier.receivers[0].skipped)
+        };
+        assert_eq!([0, 1, 59, 60, 61, 62].map(&mut notify), [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2)]);
+        assert_eq!(notifier.due(begin), None, "no command is running");
+    }
+
+    #[test]
+    fn waiting_events_are_limited() {
+        let all = notifies("[[notify]]\non = 'job-end'\ncommand = ['/bin/true']\nper_hour = 1000\n");
+        let (mut notifier, now) = (Notifier::new(&all), Instant::now());
+        (0..MAX_WAITING + 3).for_each(|_| notifier.notify(now, &event("job-end")));
+        assert_eq!((notifier.receivers[0].waiting.len(), notifier.receivers[0].skipped), (MAX_WAITING, 3));
+    }
+
+    #[test]
+    fn receiver_gets_only_events_that_it_requested() {
+        let is_for = |event: &Event, on: &str| {
+            event.is_for(&notifies(&format!("[[notify]]\non = '{on}'\ncommand = ['/bin/true']\n"))[0])
+        };
+        let fault = Event::Fault(ReportedFault {
+            at: 7,
+            gpu: 0,
+            kind: faults::fault::FaultKind::Xid(79),
+            policy: faults::fault::Policy::Warn,
+            jobs: Vec::new(),
+            line: String::new(),
+        });
+        for (event, on) in [
+            (&event("job-end"), "job-end"),
+            (&event("idle-job"), "idle-job"),
+            (&event("idle-job-cancelled"), "idle-job"),
+        ] {
+            for other in ["job-end", "idle-job", "gpu-fault"] {
+                assert_eq!(is_for(event, other), on == other, "{event:?} {other}");
+            }
+        }
+        assert!(is_for(&fault, "gpu-fault") && !is_for(&fault, "job-end") && !is_for(&fault, "idle-job"));
+        assert!(!is_for(&fault, "gpu-fault'\nat_least = 'drain"));
+        assert_eq!(
+            (JobEvent::kind(IdleAction::Cancel), JobEvent::kind(IdleAction::Warn)),
+            ("idle-job-cancelled", "idle-job")
+        );
+    }
+}

@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ::slurm::client::{Client, limit};
+
 use super::{files, prepared, slurm, unix_ms};
 use config::Config;
 use control::reload;
@@ -99,7 +101,7 @@ impl Worker {
         };
         thread::Builder::new().name("slurm".to_owned()).spawn(move || {
             for task in queued {
-                if worker_sender.send(work.execute(task)).is_err() {
+                if worker_sender.send(work.execute(&slurm::SLURM, task)).is_err() {
                     return;
                 }
                 // An error is ignored: a full pipe wakes the agent, too.
@@ -156,32 +158,33 @@ impl Worker {
 }
 
 impl Work {
-    fn execute(&mut self, task: Task) -> TaskResult {
+    fn execute(&mut self, client: &Client, task: Task) -> TaskResult {
         match task {
-            Task::Drain(reason) => TaskResult::Drained(slurm::drain(&self.node, &reason)),
+            Task::Drain(reason) => TaskResult::Drained(slurm::drain(client, &self.node, &reason)),
             Task::QueryJobs => {
                 let began = Instant::now();
-                TaskResult::OnNode(began, slurm::on_node(&self.node).map_err(|error| format!("{error:#}")))
+                let client = Client::with_total_timeout(limit::COMMAND);
+                TaskResult::OnNode(began, slurm::on_node(&client, &self.node).map_err(|error| format!("{error:#}")))
             }
             Task::Reload(without) => TaskResult::Reloaded(self.reload(&without)),
-            Task::Resume => TaskResult::Resumed(slurm::resume(&self.node)),
-            Task::Warn(job, note) => TaskResult::Noted(slurm::warn(job, &note)),
-            Task::MarkIdle(job, at) => TaskResult::Noted(slurm::mark_idle(&self.node, job, at)),
-            Task::Cancel(job, note) => TaskResult::Noted(slurm::cancel(job, &note)),
+            Task::Resume => TaskResult::Resumed(slurm::resume(client, &self.node)),
+            Task::Warn(job, note) => TaskResult::Noted(slurm::warn(client, job, &note)),
+            Task::MarkIdle(job, at) => TaskResult::Noted(slurm::mark_idle(client, &self.node, job, at)),
+            Task::Cancel(job, note) => TaskResult::Noted(slurm::cancel(client, job, &note)),
             Task::QueryUsage => {
                 let asked = unix_ms();
-                let jobs = slurm::gpu_jobs(&self.node).map_err(|error| format!("{error:#}"));
-                TaskResult::Usage { asked, jobs, hides_jobs: self.hides_jobs() }
+                let jobs = slurm::gpu_jobs(client, &self.node).map_err(|error| format!("{error:#}"));
+                TaskResult::Usage { asked, jobs, hides_jobs: self.hides_jobs(client) }
             }
         }
     }
 
     /// Whether Slurm's PrivateData hides jobs, which seldom changes. If Slurm does not respond, they are hidden.
-    fn hides_jobs(&mut self) -> bool {
+    fn hides_jobs(&mut self, client: &Client) -> bool {
         match self.hides_jobs {
             Some((asked, hides)) if asked.elapsed() < PRIVACY_INTERVAL => hides,
             _ => {
-                let hides = slurm::hides_jobs().unwrap_or(true);
+                let hides = slurm::hides_jobs(client).unwrap_or(true);
                 self.hides_jobs = Some((Instant::now(), hides));
                 hides
             }

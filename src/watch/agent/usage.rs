@@ -232,3 +232,95 @@ fn shown(state: &Path) -> VecDeque<JobUse> {
     let ended = records.iter().rev().filter(|record| record.job.end.is_some());
     ended.take(MAX_SHOWN).map(JobUse::from).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    fn keeper(state: &Path, toml: &str) -> Keeper {
+        let text = format!("[paths]\nstate = {state:?}\nrun = {state:?}\n{toml}");
+        let config = Config::parse(&text, Path::new("slurminit.toml")).unwrap();
+        let gpu = OfferedGpu { file: "/dev/nvidia0".to_owned(), ..OfferedGpu::default() };
+        let spool = state.join("spool");
+        let prepared = Prepared {
+            node_name: "c1".to_owned(),
+            gpus: vec![gpu],
+            spool_directories: vec![spool],
+            ..Prepared::default()
+        };
+        Keeper::new(&config, &prepared, 5000)
+    }
+
+    fn job(job: u64, end: Option<u64>) -> Job {
+        let state = if end.is_some() { "COMPLETED" } else { "RUNNING" }.to_owned();
+        Job { job, start: 100, end, state, gpus: vec![0], is_first_node: true, ..Job::default() }
+    }
+
+    #[test]
+    fn queries_slurm_at_interval_and_after_change_of_spool() {
+        let state = tempfile::tempdir().unwrap();
+        fs::create_dir(state.path().join("spool")).unwrap();
+        let (mut keeper, begin) = (keeper(state.path(), ""), Instant::now());
+        let round = |keeper: &mut Keeper, seconds: u64| keeper.end_round(begin + Duration::from_secs(seconds));
+        assert!(round(&mut keeper, 0) && !round(&mut keeper, 1), "the first query has not ended");
+        keeper.update(0, Ok(Vec::new()), false);
+        assert!(round(&mut keeper, 2), "the spool was seen for the first time");
+        keeper.update(0, Ok(Vec::new()), false);
+        assert!(!round(&mut keeper, 301) && round(&mut keeper, 302), "no job has a GPU");
+        keeper.update(0, Ok(vec![job(7, None)]), false);
+        assert!(!round(&mut keeper, 361) && round(&mut keeper, 362), "a job has a GPU");
+        keeper.update(0, Ok(vec![job(7, None)]), false);
+        File::create(state.path().join("spool/new")).unwrap();
+        File::options()
+            .read(true)
+            .open(state.path().join("spool"))
+            .unwrap()
+            .set_modified(SystemTime::UNIX_EPOCH)
+            .unwrap();
+        assert!(round(&mut keeper, 363));
+        keeper.update(0, Ok(vec![job(7, None)]), false);
+        assert!(round(&mut keeper, 364), "slurmctld may have recorded the change later");
+        keeper.update(0, Ok(vec![job(7, None)]), false);
+        assert!(!round(&mut keeper, 365));
+        keeper.offered.clear();
+        assert!(!round(&mut keeper, 9999), "the node has no GPU");
+    }
+
+    #[test]
+    fn ended_job_is_recorded_and_shown_unless_slurm_hides_jobs() {
+        let state = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(state.path(), "");
+        let now = unix_ms() / 1000;
+        keeper.update(now * 1000, Ok(vec![job(7, None)]), false);
+        assert_eq!(keeper.job_use(7).map(|job| job.end), Some(None));
+        let mailed = |number| Job { mail: vec!["END".to_owned()], ..job(number, Some(now)) };
+        keeper.update(now * 1000, Ok(vec![mailed(7)]), false);
+        assert_eq!(records::read(state.path()).unwrap().iter().map(|record| record.job.job).collect::<Vec<_>>(), [7]);
+        assert_eq!((keeper.job_use(7), keeper.take_ends().len(), keeper.take_ends().len()), (None, 1, 0));
+        let shown = |keeper: &Keeper| {
+            let mut report = Report::default();
+            keeper.describe(&mut report);
+            report.job_uses.iter().map(|job| job.job).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&keeper), [7]);
+        keeper.update(now * 1000, Err("slurmctld is down".to_owned()), true);
+        assert_eq!(shown(&keeper), [0; 0]);
+        let old = JobUse { end: Some(now - SHOWN - 60), ..keeper.shown[0].clone() };
+        keeper.hides_jobs = false;
+        keeper.shown = [old].into();
+        assert_eq!(shown(&keeper), [0; 0], "it ended more than a day ago");
+    }
+
+    #[test]
+    fn user_reads_own_records_from_socket() {
+        let state = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(state.path(), "");
+        keeper.update(200_000, Ok(vec![job(7, None)]), false);
+        keeper.update(200_000, Ok(vec![Job { uid: 1501, ..job(7, Some(200)) }]), false);
+        let is_root = nix::unistd::geteuid().is_root();
+        let jobs: Vec<_> = ask(state.path()).unwrap().iter().map(|record| record.job.job).collect();
+        assert_eq!(jobs, if is_root { vec![7] } else { vec![] });
+    }
+}

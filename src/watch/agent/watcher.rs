@@ -365,6 +365,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
     use super::*;
 
     #[test]
@@ -395,5 +397,183 @@ mod tests {
         // The socket's other end closes with the process.
         peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    }
+
+    const INTERVAL: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn gpu(index: u32) -> Identity {
+        Identity { index, uuid: Some(format!("GPU-{index}")), ..Identity::default() }
+    }
+
+    fn watcher() -> Watcher {
+        let config = Config::parse("", Path::new("slurminit.toml")).unwrap();
+        let mut watcher = Watcher::new(Vendor::Nvidia, &config, INTERVAL);
+        watcher.timeout = TIMEOUT;
+        watcher.known = [gpu(0), gpu(1)].map(|gpu| (gpu.key(), gpu)).into();
+        watcher
+    }
+
+    /// A process that has printed these lines. With `exit` it has ended, too.
+    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    fn running(now: Instant, lines: &[Line], exit: bool) -> Running {
+        let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+        let script = if exit { "printf %s \"$0\"" } else { "printf %s \"$0\"; exec sleep 600" };
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script, &text]).stdout(Stdio::piped()).spawn().unwrap();
+        let output = child.stdout.take().unwrap();
+        let readable = PollFlags::POLLIN;
+        if exit {
+            child.wait().unwrap();
+        } else if !lines.is_empty() {
+            poll(&mut [PollFd::new(output.as_fd(), readable)], PollTimeout::from(60_000_u16)).unwrap();
+        }
+        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        Running {
+            child,
+            output,
+            unparsed: Vec::new(),
+            queried_gpu: None,
+            started_at: Some(now),
+            all_closed: false,
+            is_idle: false,
+            deadline: now + TIMEOUT,
+        }
+    }
+
+    fn excluded(watcher: &Watcher, now: Instant) -> Vec<u32> {
+        watcher.excluded_gpus(now).map(|gpu| gpu.index).collect()
+    }
+
+    #[test]
+    fn gpu_that_does_not_respond_rests_longer_each_time() {
+        let (mut watcher, mut now) = (watcher(), Instant::now());
+        for seconds in [60, 120, 240, 480, 900, 900] {
+            watcher.running = Some(running(now, &[Line::Asking { gpu: gpu(1).key() }], false));
+            let (mut before, mut events) = (Vec::new(), Vec::new());
+            watcher.read(now, &mut before);
+            watcher.check_deadline(now + TIMEOUT - Duration::from_millis(1), &mut events);
+            assert!(events.is_empty() && watcher.running.is_some());
+            now += TIMEOUT;
+            watcher.check_deadline(now, &mut events);
+            let [WatcherEvent::TimedOut(Some(silent), TIMEOUT)] = &events[..] else { panic!("{events:?}") };
+            assert_eq!((silent.index, watcher.running.is_some(), watcher.start_at), (1, false, now));
+            let end = now + Duration::from_secs(seconds);
+            assert_eq!(watcher.poll_source().1, now, "it is started again at once");
+            assert_eq!(excluded(&watcher, end - Duration::from_millis(1)), [1], "{seconds}");
+            assert_eq!(excluded(&watcher, end), [0; 0], "{seconds}");
+        }
+        watcher.closed = vec![gpu(0)];
+        assert_eq!(excluded(&watcher, now), [1, 0]);
+    }
+
+    #[test]
+    fn gpu_is_queried_again_after_its_backoff_and_kept_if_it_responds() {
+        let (mut watcher, now) = (watcher(), Instant::now());
+        watcher.back_off(now, Some(&gpu(1).key()));
+        let end = now + GPU_BACKOFF;
+        watcher.running = Some(Running { deadline: end + TIMEOUT, ..running(now, &[], false) });
+        assert!(watcher.step(end - Duration::from_millis(1)).is_empty() && watcher.running.is_some());
+        assert!(watcher.step(end).is_empty() && watcher.running.is_none(), "the next process opens the GPU");
+        assert_eq!(excluded(&watcher, end), [0; 0]);
+        watcher.running = Some(running(end, &[Line::Seen { gpu: gpu(1).key(), seen: Box::default() }], false));
+        watcher.read(end, &mut Vec::new());
+        assert!(watcher.backing_off.is_empty());
+    }
+
+    #[test]
+    fn only_third_crash_in_a_row_points_to_driver() {
+        let (mut watcher, now) = (watcher(), Instant::now());
+        let mut crash = |lines: &[Line]| {
+            watcher.running = Some(running(now, lines, true));
+            let mut events = Vec::new();
+            watcher.read(now, &mut events);
+            let crashed = events.into_iter().find_map(|event| match event {
+                WatcherEvent::Crashed(gpu, _) => Some(gpu.map(|gpu| gpu.index)),
+                _ => None,
+            });
+            (crashed, watcher.start_at - now)
+        };
+        let asking = [Line::Asking { gpu: gpu(0).key() }];
+        let ms = Duration::from_millis;
+        assert_eq!(crash(&asking), (None, ms(500)));
+        assert_eq!(crash(&asking), (None, ms(1000)));
+        assert_eq!(crash(&[Line::Done]), (None, ms(500)), "a complete round in between");
+        assert_eq!(crash(&asking), (None, ms(1000)));
+        assert_eq!(crash(&asking), (Some(Some(0)), ms(2000)));
+        (0..2).for_each(|_| assert_eq!(crash(&[]).0, None));
+        assert_eq!(crash(&[]).0, Some(None));
+        let longest = (0..9).map(|_| crash(&[]).1).max();
+        assert_eq!(longest, Some(MAX_RESTART_BACKOFF));
+    }
+
+    #[test]
+    fn deadline_includes_interval_only_between_rounds() {
+        for (line, left, is_idle) in [
+            (Line::Done, INTERVAL + TIMEOUT, true),
+            (Line::Event { gpu: None, xid: 79 }, INTERVAL + TIMEOUT, true),
+            (Line::Listed { gpus: vec![gpu(0)] }, TIMEOUT, false),
+            (Line::Asking { gpu: gpu(0).key() }, TIMEOUT, false),
+        ] {
+            let (mut watcher, now) = (watcher(), Instant::now());
+            watcher.running = Some(running(now - TIMEOUT, &[line], false));
+            let mut events = Vec::new();
+            watcher.read(now, &mut events);
+            assert_eq!(watcher.poll_source().1, now + left, "{events:?}");
+            watcher.check_deadline(now + left, &mut events);
+            assert_eq!(matches!(events.last(), Some(WatcherEvent::Restarted(_))), is_idle, "{events:?}");
+            assert!(!is_idle || watcher.backing_off.is_empty());
+        }
+    }
+
+    #[test]
+    fn list_of_gpus_ends_initialization() {
+        let (mut watcher, now) = (watcher(), Instant::now());
+        let lines = [Line::Opening { gpu: gpu(1) }, Line::Listed { gpus: vec![gpu(0)] }];
+        watcher.running = Some(running(now, &lines, false));
+        watcher.read(now, &mut Vec::new());
+        let running = watcher.running.as_ref().unwrap();
+        assert_eq!((&running.queried_gpu, running.started_at), (&None, None));
+        assert_eq!(watcher.known.values().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn reports_gpu_whose_initialization_is_slow() {
+        for (age, is_reported) in [(SLOW_START, true), (SLOW_START - Duration::from_millis(1), false)] {
+            let (mut watcher, now) = (watcher(), Instant::now());
+            watcher.running = Some(running(now, &[Line::Opening { gpu: gpu(2) }], false));
+            let mut events = Vec::new();
+            watcher.read(now + age, &mut events);
+            assert_eq!(events.iter().any(|event| matches!(event, WatcherEvent::Waiting(_))), is_reported);
+            assert_eq!(watcher.known.len(), 3);
+        }
+    }
+
+    #[test]
+    fn closes_gpus_of_next_process() {
+        let (mut watcher, now) = (watcher(), Instant::now());
+        for closed in [vec![gpu(1)], vec![], vec![gpu(0), gpu(1)]] {
+            watcher.close(now, closed.clone());
+            assert_eq!(watcher.closed, closed);
+        }
+        // The same list does not restart the process.
+        watcher.running = Some(Running { all_closed: true, ..running(now, &[], false) });
+        watcher.close(now, vec![gpu(0), gpu(1)]);
+        assert!(watcher.running.is_some() && watcher.former.is_none());
+    }
+
+    #[test]
+    fn all_gpus_are_closed_only_if_each_known_one_is() {
+        let mut watcher = watcher();
+        for (closed, expected) in [(vec![], false), (vec![gpu(0)], false), (vec![gpu(1), gpu(0)], true)] {
+            watcher.closed = closed;
+            assert_eq!(watcher.are_all_closed(), expected);
+        }
+        assert_eq!(watcher.closed_keys().len(), 2);
+        watcher.former = Some(running(Instant::now(), &[Line::Event { gpu: None, xid: 79 }, Line::Done], false));
+        assert_eq!(watcher.closed_keys(), [], "the former process may have the GPU open");
+        assert!(matches!(watcher.end_former()[..], [Line::Event { xid: 79, .. }]));
+        watcher.known.clear();
+        assert!(!watcher.are_all_closed());
     }
 }

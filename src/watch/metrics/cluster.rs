@@ -296,4 +296,37 @@ mod tests {
             assert_eq!(counted(flags), state, "{flags:?}");
         }
     }
+
+    #[test]
+    fn sums_cpus_and_gpus_of_nodes_and_partitions() {
+        let nodes = serde_json::json!({"nodes": [
+            {"name": "c1", "state": ["MIXED"], "cpus": 8, "alloc_cpus": 3, "gres": "gpu:a:4", "gres_used": "gpu:a:1(IDX:2)", "partitions": ["main"]},
+            {"name": "c2", "state": ["IDLE", "DRAIN"], "cpus": 16, "alloc_cpus": 5, "gres": "gpu:a:2", "partitions": ["main", "old"]},
+            {"name": "c3", "state": ["IDLE"], "cpus": 2, "partitions": ["old"]},
+        ]});
+        let cluster = ClusterNodes::parse(&nodes.to_string(), r#"{"jobs": []}"#).unwrap();
+        let slurm = Slurm { cluster, ..Slurm::default() };
+        let text = |families: &[Family]| super::super::exposition::text(families);
+        let all = text(&cpus_and_gpus(&slurm));
+        for (name, value) in [
+            ("cpus_alloc", "8"),
+            ("cpus_idle", "7"),
+            ("cpus_other", "11"),
+            ("cpus_total", "26"),
+            ("gpus_alloc", "1"),
+            ("gpus_idle", "3"),
+            ("gpus_other", "2"),
+            ("gpus_total", "6"),
+        ] {
+            assert!(all.contains(&format!("\nslurm_{name} {value}\n")), "{name}: {all}");
+        }
+        let partitions = text(&partitions(&slurm));
+        for (partition, [allocated, idle, other, total]) in [("main", [8, 5, 11, 24]), ("old", [5, 2, 11, 18])] {
+            for (name, value) in [("allocated", allocated), ("idle", idle), ("other", other), ("total", total)] {
+                let line = format!("\nslurm_partition_cpus_{name}{{partition=\"{partition}\"}} {value}\n");
+                assert!(partitions.contains(&line), "{line}: {partitions}");
+            }
+        }
+        assert!(!text(&cpus_and_gpus(&Slurm::default())).contains("\nslurm_gpus_utilization "), "without GPUs");
+    }
 }

@@ -169,4 +169,43 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
     }
+
+    #[test]
+    fn start_has_duration_of_each_part_except_command() {
+        let span = |part, from_us, until_us| machine::Span { part, from_us, until_us };
+        let timeline = vec![
+            span(Part::Hook(2), 0, Some(250_000)),
+            span(Part::Unit("slurmd".to_owned()), 1_000_000, Some(3_500_000)),
+            span(Part::Node, 3_500_000, Some(9_000_000)),
+            span(Part::TestJob, 9_000_000, None),
+            span(Part::Command, 9_000_000, Some(9_100_000)),
+        ];
+        let text = text(&boot(&Snapshot { timeline, ..Snapshot::default() }));
+        let values: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "slurminit_boot_part_seconds{part=\"hook 2\"} 0.25",
+            "slurminit_boot_part_seconds{part=\"slurmd\"} 2.5",
+            "slurminit_boot_part_seconds{part=\"node\"} 5.5",
+            "slurminit_boot_ready_seconds 9",
+        ];
+        assert_eq!(values, expected);
+    }
+
+    #[test]
+    fn users_and_allocations_have_seconds_and_joules() {
+        let use_of_alice = UserUse { gpu_ms: 5500, busy: 250_000, energy_mj: 7000 };
+        let text_of_users = text(&users(&[("alice".to_owned(), use_of_alice)].into()));
+        for line in [
+            "gpu_seconds_total{user=\"alice\"} 5.5",
+            "gpu_used_seconds_total{user=\"alice\"} 2.5",
+            "joules_total{user=\"alice\"} 7",
+        ] {
+            assert!(text_of_users.contains(&format!("{line}\n")), "{line}: {text_of_users}");
+        }
+        let gpu = |since| GpuReport { since, ..GpuReport::default() };
+        let text = text(&allocation(&[gpu(40)], 100));
+        assert!(text.contains("slurminit_gpu_allocated{uuid=\"0\"} 0\n"), "{text}");
+        assert!(text.contains("slurminit_gpu_allocation_seconds{uuid=\"0\"} 60\n"), "{text}");
+        assert!(!self::text(&allocation(&[gpu(0)], 100)).contains("allocation_seconds{"), "it is unknown since when");
+    }
 }

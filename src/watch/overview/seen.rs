@@ -65,3 +65,28 @@ impl Slurm {
         Situation { jobs: &self.queue.jobs, nodes: &self.cluster.nodes, details: &self.details }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(now: u64, at: u64, interval_ms: u64) -> Files {
+        let report = Some(Report { at, interval_ms, ..Report::default() });
+        Files { now, uptime_ms: 7999, report, ..Files::default() }
+    }
+
+    #[test]
+    fn report_is_stale_after_three_intervals_and_slack() {
+        for (age, is_stale) in [(0, false), (30, false), (31, true)] {
+            assert_eq!(files(1000 + age, 1000, 5000).is_stale(), is_stale, "{age}");
+        }
+        assert!(Files::default().is_stale());
+    }
+
+    #[test]
+    fn age_before_first_sample_is_uptime() {
+        assert_eq!(files(1010, 1000, 5000).report_age(), Some(10));
+        assert_eq!(files(1010, 0, 5000).report_age(), Some(7));
+        assert_eq!(Files::default().report_age(), None);
+    }
+}

@@ -323,6 +323,8 @@ fn rows(queue: &Queue) -> (Vec<QueuedJob>, Vec<ArrayView>, usize) {
 
 #[cfg(test)]
 mod tests {
+    use slurm::nodes::ClusterNodes;
+
     use super::*;
 
     #[test]
@@ -335,5 +337,114 @@ mod tests {
         assert_eq!(arrays, [ArrayView { id: "20".to_owned(), tasks: 500, running: 3 }]);
         assert_eq!((jobs.len(), more), (20 + 99, 1));
         assert_eq!(jobs.last().map(|job| job.id.as_str()), Some("119"));
+    }
+
+    fn node(words: &[&str], reason: &str, used: &str) -> Slurm {
+        let node =
+            serde_json::json!({"name": "c1", "state": words, "reason": reason, "gres": "gpu:a:2", "gres_used": used});
+        let job = serde_json::json!({"job_id": 7, "job_state": ["RUNNING"], "user_name": "alice",
+            "gres_detail": ["gpu:a:1(IDX:1)"], "job_resources": {"nodes": {"allocation": [{"name": "c1"}]}}, "nodes": "c1"});
+        let (nodes, jobs) = (serde_json::json!({"nodes": [node]}), serde_json::json!({"jobs": [job]}));
+        Slurm { cluster: ClusterNodes::parse(&nodes.to_string(), &jobs.to_string()).unwrap(), ..Slurm::default() }
+    }
+
+    fn files(is_ready: bool) -> Files {
+        let gpu = |index: u32| OfferedGpu { index, file: format!("/dev/nvidia{index}"), ..OfferedGpu::default() };
+        let prepared = Prepared { node_name: "c1".to_owned(), gpus: vec![gpu(0), gpu(1)], ..Prepared::default() };
+        let snapshot = Snapshot {
+            ready: is_ready,
+            why: "ready or why".to_owned(),
+            prepared: Some(prepared),
+            ..Snapshot::default()
+        };
+        Files { snapshot: Some(snapshot), uptime_ms: 100_000, now: 5000, ..Files::default() }
+    }
+
+    #[test]
+    fn is_ready_if_pid_1_and_slurmctld_agree() {
+        let idle = node(&["IDLE"], "", "");
+        let drained = node(&["IDLE", "DRAIN"], "fan", "");
+        for (files, slurm, expected) in [
+            (files(true), Ok(&idle), (true, "ready or why")),
+            (files(false), Ok(&idle), (false, "ready or why")),
+            (files(true), Err("slurmctld is down"), (false, "slurmctld is down")),
+            (files(true), Ok(&drained), (false, "the node is drained: fan")),
+            (Files::default(), Ok(&idle), (false, "slurminit is not running here")),
+        ] {
+            let state = State::of(&files, slurm);
+            assert_eq!((state.is_ready, state.why.as_str()), expected);
+        }
+    }
+
+    #[test]
+    fn gpus_without_report_have_jobs_of_slurmctld() {
+        let state = State::of(&files(true), Ok(&node(&["MIXED"], "", "gpu:a:1(IDX:1)")));
+        let jobs = |gpu: &GpuView| gpu.jobs.iter().map(|job| job.job).collect::<Vec<_>>();
+        assert_eq!(state.gpus.iter().map(jobs).collect::<Vec<_>>(), [vec![], vec![7]]);
+        let mut simulated = files(true);
+        simulated
+            .snapshot
+            .iter_mut()
+            .flat_map(|snapshot| &mut snapshot.prepared)
+            .for_each(|prepared| prepared.simulated_nodes = 3);
+        assert_eq!(State::of(&simulated, Err("")).gpus, []);
+    }
+
+    #[test]
+    fn measurements_of_stale_report_are_left_out() {
+        let gpu = GpuReport {
+            condition: model::inventory::Condition {
+                utilization: Some(40),
+                temperature: Some(60),
+                ..Default::default()
+            },
+            readings: model::inventory::Readings {
+                power_mw: Some(99_500),
+                power_limit_mw: Some(300_999),
+                ..Default::default()
+            },
+            since: 4000,
+            ..GpuReport::default()
+        };
+        let view = |at| {
+            let report = Some(Report { at, interval_ms: 5000, gpus: vec![gpu.clone()], ..Report::default() });
+            State::of(&Files { report, ..files(true) }, Err("")).gpus.remove(0)
+        };
+        let fresh = view(5000);
+        assert_eq!((fresh.utilization, fresh.temperature, fresh.watts), (Some(40), Some(60), Some(100)));
+        assert_eq!((fresh.watts_limit, fresh.for_seconds), (Some(300), Some(1000)));
+        let stale = view(4900);
+        assert_eq!((stale.utilization, stale.temperature, stale.watts), (None, None, None));
+    }
+
+    #[test]
+    fn faults_are_shown_latest_first_with_age() {
+        let fault = |at, line: &str| faults::report::ReportedFault {
+            at,
+            gpu: 0,
+            kind: faults::fault::FaultKind::Xid(79),
+            policy: faults::fault::Policy::Warn,
+            jobs: Vec::new(),
+            line: line.to_owned(),
+        };
+        let report = Some(Report { at: 5000, recent: vec![fault(4000, "a"), fault(4990, "b")], ..Report::default() });
+        let state = State::of(&Files { report, ..files(true) }, Err(""));
+        let shown: Vec<_> = state.faults.iter().map(|fault| (fault.age, fault.line.as_str())).collect();
+        assert_eq!(shown, [(10, "b"), (1000, "a")]);
+    }
+
+    #[test]
+    fn daemon_shows_last_exit_if_restarted_or_down() {
+        let exit = || Some(machine::LastExit::Failure("exited with code 1".to_owned()));
+        for (restarts, state, is_shown) in [
+            (0, machine::UnitState::Ready, false),
+            (1, machine::UnitState::Ready, true),
+            (0, machine::UnitState::BackingOff, true),
+        ] {
+            let unit =
+                UnitSnapshot { restarts, state, since_ms: Some(60_000), last_exit: exit(), ..UnitSnapshot::default() };
+            let view = daemon(&unit, &files(true));
+            assert_eq!((view.last_exit.is_some(), view.for_seconds), (is_shown, Some(40)), "{state:?}");
+        }
     }
 }

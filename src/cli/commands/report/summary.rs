@@ -50,7 +50,7 @@ pub(in crate::commands) struct JobReport {
     pub(in crate::commands) wasted_gpu_seconds: u64,
     /// The integral of the utilization, in percent times ms, and its time in ms.
     #[serde(skip)]
-    busy: (u64, u64),
+    pub(in crate::commands) busy: (u64, u64),
     /// Hints that help the job's user to use the GPUs better.
     pub(in crate::commands) hints: Vec<String>,
     /// Each GPU of each node and run.
@@ -88,7 +88,7 @@ pub(in crate::commands) struct UserReport {
     pub(in crate::commands) energy_wh: Option<f64>,
     pub(in crate::commands) wasted_gpu_seconds: u64,
     #[serde(skip)]
-    busy: (u64, u64),
+    pub(in crate::commands) busy: (u64, u64),
 }
 
 /// The reports of jobs, in the order of their first records. `now` is the end of running jobs, in seconds since 1970.

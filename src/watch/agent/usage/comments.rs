@@ -61,7 +61,7 @@ fn write(records: &Receiver<JobRecord>) {
         match received {
             Ok(record) => pending.push(Pending { record, tries: 0, confirmed: 0 }),
             Err(RecvTimeoutError::Timeout) => {
-                round(&mut pending);
+                round(&SLURM, &mut pending);
                 due = Instant::now() + INTERVAL;
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -70,14 +70,14 @@ fn write(records: &Receiver<JobRecord>) {
 }
 
 /// Reads the comments and writes those that do not contain their record yet.
-fn round(pending: &mut Vec<Pending>) {
-    match SLURM.config() {
+fn round(slurm: &Client, pending: &mut Vec<Pending>) {
+    match slurm.config() {
         Ok(config) if !config.has_accounting() => return pending.clear(),
         _ => {}
     }
     let now = pending.len().min(MAX_JOBS);
     let ids: Vec<String> = pending.iter().take(now).map(|one| one.record.job.job.to_string()).collect();
-    let jobs = accounted(&ids);
+    let jobs = accounted(slurm, &ids);
     for (one, id) in pending.iter_mut().zip(&ids) {
         one.tries += 1;
         // If there is no entry, slurmdbd does not have the job yet.
@@ -96,7 +96,7 @@ fn round(pending: &mut Vec<Pending>) {
         if !note.is_empty() {
             arguments.push(&kept);
         }
-        let _ = SLURM.run("sacctmgr", &arguments);
+        let _ = slurm.run("sacctmgr", &arguments);
     }
     let failed: Vec<&str> =
         pending.iter().zip(&ids).filter(|(one, _)| one.tries >= MAX_TRIES).map(|(_, id)| id.as_str()).collect();
@@ -133,11 +133,11 @@ impl Accounted {
 }
 
 /// These jobs, if the database contains them.
-fn accounted(ids: &[String]) -> BTreeMap<String, Accounted> {
+fn accounted(slurm: &Client, ids: &[String]) -> BTreeMap<String, Accounted> {
     let jobs = format!("--jobs={}", ids.join(","));
     let format = "--format=JobIDRaw,End,NNodes,TotalCPU,TRESUsageInTot,AdminComment";
     let options = ["--allusers", "--parsable2", "--noheader", format, &jobs];
-    parse(&SLURM.output("sacct", &options).unwrap_or_default())
+    parse(&slurm.output("sacct", &options).unwrap_or_default())
 }
 
 fn parse(output: &str) -> BTreeMap<String, Accounted> {
@@ -167,6 +167,8 @@ fn parse(output: &str) -> BTreeMap<String, Accounted> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_slurm::FakeSlurm;
+    use faults::usage::Job;
 
     #[test]
     fn sums_the_steps_of_each_job() {
@@ -178,5 +180,61 @@ mod tests {
         assert_eq!((job.has_ended, job.comment.as_str()), (true, "JS1:x| a|b"));
         assert_eq!(job.host_use(), Some(HostUse { cpu_seconds: 3670 / 2, memory_mib: 1536 }));
         assert_eq!((jobs["8"].has_ended, jobs["8"].host_use()), (false, None));
+    }
+
+    const ACCOUNTING: &str = "AccountingStorageType = accounting_storage/slurmdbd\n";
+
+    fn pending(jobs: &[u64]) -> Vec<Pending> {
+        let record =
+            |job: &u64| JobRecord { job: Job { job: *job, ..Job::default() }, node: "c1".to_owned(), gpus: Vec::new() };
+        jobs.iter().map(|job| Pending { record: record(job), tries: 0, confirmed: 0 }).collect()
+    }
+
+    #[test]
+    fn writes_comment_of_ended_job_until_it_was_read_twice() {
+        let mut jobs = pending(&[7, 8]);
+        let written = |jobs: &mut Vec<Pending>, sacct: &str| {
+            let slurm = FakeSlurm::new(&[("scontrol", Ok(ACCOUNTING)), ("sacct ", Ok(sacct)), ("sacctmgr", Ok(""))]);
+            round(&Client::with_runner(&slurm.run()), jobs);
+            slurm.commands("sacctmgr")
+        };
+        let [write] =
+            written(&mut jobs, "7|2026-11-28T09:13:07|1|01:10||a note\n8|Unknown|1|00:00||\n").try_into().unwrap();
+        let start = "sacctmgr --immediate modify job where jobid=7 set admincomment=";
+        let comment = write.strip_prefix(start).unwrap().strip_suffix(" systemcomment=a note").unwrap();
+        let stored = format!("7|2026-11-28T09:13:07|1|01:10||{comment}\n");
+        for left in [2, 1] {
+            assert_eq!(written(&mut jobs, &stored), [""; 0]);
+            assert_eq!(jobs.len(), left);
+        }
+        assert_eq!(jobs[0].record.job.job, 8);
+    }
+
+    #[test]
+    fn gives_up_job_that_is_not_in_database() {
+        let mut jobs = pending(&[7]);
+        jobs[0].tries = MAX_TRIES - 2;
+        for left in [1, 0] {
+            let slurm = FakeSlurm::new(&[("scontrol", Ok(ACCOUNTING)), ("sacct ", Ok(""))]);
+            round(&Client::with_runner(&slurm.run()), &mut jobs);
+            assert_eq!(jobs.len(), left);
+        }
+    }
+
+    #[test]
+    fn writes_no_comment_without_accounting() {
+        let mut jobs = pending(&[7]);
+        let slurm = FakeSlurm::new(&[("scontrol", Ok("AccountingStorageType = (null)\n"))]);
+        round(&Client::with_runner(&slurm.run()), &mut jobs);
+        assert_eq!((jobs.len(), slurm.commands("sacct")), (0, vec![]));
+    }
+
+    #[test]
+    fn queries_other_jobs_in_next_round() {
+        let mut jobs = pending(&(1..=300).collect::<Vec<_>>());
+        let slurm = FakeSlurm::new(&[("scontrol", Ok(ACCOUNTING)), ("sacct ", Ok(""))]);
+        round(&Client::with_runner(&slurm.run()), &mut jobs);
+        let first = |jobs: &[Pending]| jobs[0].record.job.job;
+        assert_eq!((jobs.len(), first(&jobs)), (300, 201));
     }
 }

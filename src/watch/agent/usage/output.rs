@@ -37,16 +37,19 @@ impl Outputs {
 fn write(records: &Receiver<JobRecord>) {
     for record in records {
         let Ok(shown) = SLURM.output("scontrol", &["show", "job", &record.job.job.to_string()]) else { continue };
-        let path = shown.lines().filter_map(|line| line.trim_start().strip_prefix("StdOut=")).next_back();
-        let (Some(path), Ok(program)) = (path.filter(|path| path.starts_with('/')), std::env::current_exe()) else {
-            continue;
-        };
+        let (Some(path), Ok(program)) = (output_file(&shown), std::env::current_exe()) else { continue };
         let mut command = Command::new(program);
         command
             .args(["as-user", &record.job.user, "--", "sh", "-c", APPEND, path])
             .args(lines(&record).map(|line| format!("slurminit: {line}")));
         let _ = tool::output(&mut command, TIMEOUT);
     }
+}
+
+/// The output file in a record of `scontrol show job`. A line before it may be the user's text.
+fn output_file(record: &str) -> Option<&str> {
+    let path = record.lines().filter_map(|line| line.trim_start().strip_prefix("StdOut=")).next_back();
+    path.filter(|path| path.starts_with('/'))
 }
 
 /// The report of a job, in two lines.
@@ -73,4 +76,44 @@ pub(super) fn lines(record: &JobRecord) -> [String; 2] {
         format!("{gpus} of {} for {hours}:{minutes:02}:{seconds:02}: mean use {used}{memory}{energy}", record.node),
         format!("`slurminit report {}` shows each GPU, and hints", job.job),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faults::usage::{Job, Part};
+
+    #[test]
+    fn output_file_is_last_absolute_path_of_record() {
+        let record = |path: &str| format!("JobId=7 JobName=x\n   StdOut=/etc/passwd\n   StdErr=/e\n   StdOut={path}\n");
+        assert_eq!(output_file(&record("/home/alice/7.out")), Some("/home/alice/7.out"));
+        for path in ["", "(null)", "7.out"] {
+            assert_eq!(output_file(&record(path)), None, "{path}");
+        }
+        assert_eq!(output_file("JobId=7\n"), None);
+    }
+
+    #[test]
+    fn report_has_time_use_memory_and_energy_of_own_gpus() {
+        let gpu = |busy, peak_memory_mib, is_shared| GpuUse {
+            part: Part { memory_mib: Some(1024), ..Part::default() },
+            percent_ms: 2,
+            busy,
+            memory_ms: 1,
+            peak_memory_mib,
+            is_shared,
+            energy_mj: Some(5_400_000),
+            ..GpuUse::default()
+        };
+        let line = |gpus: Vec<GpuUse>| {
+            let job = Job { job: 7, start: 100, end: Some(100 + 3 * 3600 + 25 * 60 + 45), ..Job::default() };
+            lines(&JobRecord { job, node: "c1".to_owned(), gpus })[0].clone()
+        };
+        assert_eq!(
+            line(vec![gpu(40, 300, false), gpu(100, 700, false), gpu(200, 900, true)]),
+            "3 GPUs of c1 for 3:25:45: mean use 35 %, memory at most 700 of 1024 MiB, energy 3 Wh"
+        );
+        assert_eq!(line(vec![gpu(200, 900, true)]), "1 GPU of c1 for 3:25:45: mean use shared");
+        assert_eq!(line(vec![GpuUse::default()]), "1 GPU of c1 for 3:25:45: mean use unknown");
+    }
 }
