@@ -1,6 +1,6 @@
 //! Verbs as processes whose PATH has fake commands of Slurm.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+#![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 
 mod database;
 mod fake;

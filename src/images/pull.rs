@@ -370,7 +370,7 @@ mod tests {
     }
 
     /// Watches a download of which the script is the program.
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may have children")]
     fn watched(script: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
         let mut child = Command::new("sh").args(["-c", script]).stderr(Stdio::piped()).spawn().unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may have children")]
     fn process_that_worked_a_tenth_of_the_time_is_slow() {
         // A process that sleeps, so that only the given work counts.
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();

@@ -415,7 +415,7 @@ mod tests {
     }
 
     /// A process that has printed these lines. With `exit` it has ended, too.
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may have children")]
     fn running(now: Instant, lines: &[Line], exit: bool) -> Running {
         let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
         let script = if exit { "printf %s \"$0\"" } else { "printf %s \"$0\"; exec sleep 600" };
