@@ -59,7 +59,7 @@ fn container_is_not_ready_before_pid_1_says_so() {
     assert_eq!(health(&starting, &[]), (Some(1), "slurmd is starting".to_owned()));
     assert_eq!(starting.calls(""), [""; 0]);
     let (code, line) = health(&Fake::new(), &[]);
-    assert!(code == Some(1) && line.contains("no slurminit runs here"), "{line}");
+    assert!(code == Some(1) && line.contains("no cluster is running here"), "{line}");
     let (code, line) = health(&container(0, |status| status.process.start_ticks += 1), &[]);
     assert!(code == Some(1) && line.contains("is not running"), "{line}");
 }
