@@ -79,6 +79,30 @@ fn attributes_samples_before_the_answer_and_none_after_the_end() {
 }
 
 #[test]
+fn mail_is_requested_for_end_or_failure() {
+    let is_requested = |mail: &[&str], state: &str, end| {
+        let mail = mail.iter().map(ToString::to_string).collect();
+        Job { mail, state: state.to_owned(), ..job(7, 0, end) }.is_mail_requested()
+    };
+    assert!(is_requested(&["END"], "COMPLETED", Some(9)) && is_requested(&["BEGIN", "FAIL"], "TIMEOUT", Some(9)));
+    assert!(!is_requested(&["FAIL"], "COMPLETED", Some(9)) && !is_requested(&["BEGIN"], "FAILED", Some(9)));
+    assert!(!is_requested(&["END", "FAIL"], "RUNNING", None) && !is_requested(&[], "FAILED", Some(9)));
+}
+
+#[test]
+fn errors_count_for_job_that_has_the_gpu() {
+    let mut usage = usage();
+    sample(&mut usage, 5, 50);
+    usage.update(6_000, vec![job(7, 0, None)]);
+    usage.add_error("GPU-0");
+    usage.add_error("GPU-0");
+    usage.add_error("GPU-1");
+    sample(&mut usage, 10, 70);
+    assert_eq!(usage.running(10_000)[0].gpus[0].errors, 2);
+    assert_eq!((usage.history("GPU-0", 10_000), usage.history("GPU-1", 10_000)), (vec![Some(60)], vec![]));
+}
+
+#[test]
 fn restart_loses_no_sample_that_was_saved() {
     let mut usage = usage();
     sample(&mut usage, 5, 50);

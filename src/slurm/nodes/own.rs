@@ -158,7 +158,10 @@ fn rejected(error: &QueryError) -> String {
 /// # Errors
 /// Why there is no report: slurmctld does not respond, or has no such node.
 pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
-    let client = Client::with_timeout(limit);
+    node_of(&Client::with_timeout(limit), name, limit)
+}
+
+fn node_of(client: &Client, name: &str, limit: Duration) -> Result<OwnNode, String> {
     let describe_error = |error| match error {
         QueryError::TimedOut(program) => {
             format!("slurmctld does not respond ({program}: timeout {:.1} s)", limit.as_secs_f64())
@@ -235,6 +238,8 @@ fn gpu_usage(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::{Run, answers};
+    use sys::tool::answer::Answer;
 
     fn closed_reason(text: &str) -> Option<String> {
         OwnNode::parse(text).expect("a node record").closed_reason()
@@ -252,6 +257,38 @@ mod tests {
         assert!(closed_reason("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
         assert_eq!(OwnNode::parse(""), None);
         assert_eq!(OwnNode::parse("sinfo: error\n"), None);
+    }
+
+    #[test]
+    fn first_simulated_node_that_accepts_jobs_decides() {
+        let state = |text: &str| OwnNode::parse(text).expect("a node record").report.state;
+        assert_eq!(state("up|drained|fan\nup|mixed|none\nup|idle|none\n"), "mixed");
+        assert_eq!(state("up|drained|fan\nup|idle*|none\n"), "drained");
+        let is_draining = |text: &str| OwnNode::parse(text).expect("a node record").is_draining();
+        assert!(is_draining("up|draining|fan\n") && !is_draining("up|drained|fan\n"));
+        assert!(!is_draining("up|draining*|fan\n"));
+    }
+
+    #[test]
+    fn reports_why_there_is_no_node() {
+        let limit = Duration::from_millis(1500);
+        let state = |run: Run, name: &str| {
+            node_of(&Client::with_runner(run), name, limit).map(|node| (node.report.state, node.has_open_partition))
+        };
+        let nodes = answers([
+            ("sinfo --noheader --all --Node --nodes c1 --format=%a|%T ", Ok("down|idle|none\n")),
+            ("sinfo --noheader --all --Node --nodes c2 ", Ok("")),
+            ("scontrol ping", Ok("Slurmctld(primary) at c1 is UP\n")),
+        ]);
+        assert_eq!(state(&nodes, "c1"), Ok(("idle".to_owned(), false)));
+        assert_eq!(state(&nodes, "c2"), Err("slurmctld has no node c2 in any partition".to_owned()));
+        assert_eq!(state(&nodes, ""), Ok(("up".to_owned(), true)));
+        let down = answers([("scontrol ping", Err("is DOWN")), ("sinfo", Err("Unable to contact slurm controller"))]);
+        assert_eq!(state(&down, ""), Err("scontrol: is DOWN".to_owned()));
+        let other_key = answers([("scontrol ping", Err("is DOWN")), ("sinfo", Err("Protocol authentication error"))]);
+        assert!(state(&other_key, "").is_err_and(|why| why.contains("munge key or clock")));
+        let silent = |_: &str, _: &[&str]| Answer::Silent;
+        assert_eq!(state(&silent, "c1"), Err("slurmctld does not respond (sinfo: timeout 1.5 s)".to_owned()));
     }
 
     #[test]
