@@ -248,6 +248,19 @@ fn only_host_of_accounting_database_has_associations() {
 }
 
 #[test]
+fn readiness_and_job_hooks_have_defaults() {
+    let config = parse(
+        "[daemon.slurmd]\nreadiness = { socket = '/run/x' }\n[[hooks.pre_job]]\ncommand = ['x']\n\
+         [[hooks.post_job]]\ncommand = ['x']\ntimeout = 5",
+    );
+    let config = config.unwrap();
+    let readiness = config.daemons[&DaemonName::Slurmd].readiness.clone().unwrap();
+    assert_eq!((readiness.test, readiness.timeout), (ReadinessTest::Socket("/run/x".into()), None));
+    let timeouts = [&config.hooks.pre_job[0], &config.hooks.post_job[0]].map(|hook| hook.timeout.as_secs());
+    assert_eq!(timeouts, [60, 5]);
+}
+
+#[test]
 fn user_has_own_group_and_home_by_default() {
     let user = |more: &str| {
         let config = parse(&format!("[[user]]\nname = 'eve'\nuid = 1500\n{more}")).unwrap();

@@ -170,13 +170,13 @@ pub struct Gpu {
     /// Memory in MiB: its own, or its share of the machine's.
     pub memory_mib: Option<u64>,
     /// Whether this is the machine's memory, which processors use as well.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_memory: bool,
     /// The NUMA node of the GPU's memory, if the kernel counts that as the machine's. Usually `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_node: Option<u32>,
     /// Whether the GPU is integrated into a processor and uses memory borrowed from the machine.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub integrated: bool,
     /// Compute capability (`9.0`) or AMD's name of the instruction set (`gfx90a`).
     pub compute: Option<String>,
@@ -197,10 +197,6 @@ pub struct Gpu {
     pub condition: Option<Condition>,
     /// Whether the GPU is usable in this container.
     pub access: Access,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 impl Gpu {

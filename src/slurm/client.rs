@@ -506,4 +506,13 @@ mod tests {
         let arguments = |node| Jobs { node: Some(node), ..Jobs::HOLDING }.arguments().len();
         assert_eq!((arguments("localhost"), arguments("c1")), (2, 3));
     }
+
+    #[test]
+    fn deadline_covers_all_commands_of_a_client() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(Client::with_timeout(minute).run("true", &[""; 0]), Ok(()));
+        assert_eq!(Client::with_total_timeout(minute).run("true", &[""; 0]), Ok(()));
+        let passed = Client::with_total_timeout(Duration::ZERO).run("sleep", &["60"]);
+        assert_eq!(passed, Err(QueryError::TimedOut("sleep")));
+    }
 }

@@ -127,6 +127,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn part_of_a_gpu_is_a_gpu() {
+        for gres in ["gpu", "gpu:nvidia:2(S:0)", "shard:4", "lic:1,mps:50"] {
+            assert!(has_gpu(gres), "{gres}");
+        }
+        for gres in ["", "lic:1", "gpus:1", "bandwidth:lustre:no_consume:4G"] {
+            assert!(!has_gpu(gres), "{gres}");
+        }
+    }
+
+    #[test]
     fn counts_gpus_of_all_types_and_sockets() {
         for (gres, expected) in [
             ("(null)", 0),

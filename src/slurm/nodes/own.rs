@@ -239,6 +239,7 @@ fn gpu_usage(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuS
 mod tests {
     use super::*;
     use crate::client::{Run, answers};
+    use model::prepared::Prepared;
     use sys::tool::answer::Answer;
 
     fn closed_reason(text: &str) -> Option<String> {
@@ -316,7 +317,7 @@ mod tests {
         }
         file("sys/bus/pci/devices/0000:10:00.0/config", b"\xde\x10\x35\x23");
         file("sys/bus/pci/devices/0000:11:00.0/config", b"\xff\xff\xff\xff");
-        let lost: Vec<_> = gpus.iter().map(|gpu| loss_reason(root.path(), gpu)).collect();
+        let lost = lost_gpus(root.path(), &gpus);
         assert_eq!(lost[0], None);
         assert!(lost[1].as_ref().is_some_and(|why| why.contains("fallen off the PCI bus")), "{lost:?}");
         assert_eq!((&lost[2], &lost[3]), (&None, &None));
@@ -352,5 +353,25 @@ mod tests {
             (unknown[0].as_str(), unknown[1..].iter().all(|state| state == "\"unknown\" null")),
             ("\"lost\" null", true)
         );
+    }
+
+    #[test]
+    fn container_that_is_not_ready_shows_its_gpus_without_a_query() {
+        let mut snapshot = Snapshot { why: "slurmctld is starting".to_owned(), ..Snapshot::default() };
+        snapshot.prepared = Some(Prepared {
+            node_name: "c1".to_owned(),
+            gpus: vec![OfferedGpu::default(), OfferedGpu::default()],
+            ..Prepared::default()
+        });
+        let status = node_status(&snapshot, &[Some("gone".to_owned()), None]);
+        assert_eq!(status.closed_reason().as_deref(), Some("slurmctld is starting"));
+        let states: Vec<_> = status.gpus.iter().map(|gpu| gpu.state.clone()).collect();
+        assert_eq!(states, [OwnGpuState::Lost { why: "gone".to_owned() }, OwnGpuState::Unknown]);
+        // The GPUs of simulated nodes are those of `slurminit nodes`.
+        snapshot.prepared.as_mut().unwrap().simulated_nodes = 2;
+        assert_eq!(node_status(&snapshot, &[]).gpus, []);
+        let report = NodeReport::parse("idle|none").unwrap();
+        let open = NodeStatus { node: Ok(OwnNode { report, has_open_partition: true }), gpus: Vec::new() };
+        assert_eq!(open.closed_reason(), None);
     }
 }
