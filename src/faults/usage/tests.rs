@@ -60,6 +60,7 @@ fn attributes_samples_before_the_answer_and_none_after_the_end() {
         sample(&mut usage, at, if at <= 12 || at > 40 { 0 } else { 80 });
     }
     assert_eq!(usage.update(60_000, vec![job(7, 12, None)]), []);
+    assert!(usage.has_jobs());
     let running = usage.running(60_000);
     assert_eq!(running[0].gpus[0].measured_ms, 48_000);
     // The job ended at 42, which slurmctld reports later.

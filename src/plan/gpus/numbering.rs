@@ -204,4 +204,19 @@ mod tests {
         ];
         assert_eq!(numbered(&gpus, CudaDevices::Number), (["0", "0", "2", "3"].map(str::to_owned).to_vec(), false, 0));
     }
+
+    #[test]
+    fn plugin_fails_at_partitions_and_at_another_order() {
+        let fault = |vendor, buses: &[u32]| {
+            let gpus =
+                (0..).zip(buses).map(|(index, bus)| Gpu { vendor, ..gpu(index, *bus, Access::Usable) }).collect();
+            let inventory = Inventory { gpus, ..Inventory::default() };
+            plugin_fault(vendor, &offers(&inventory, &mut Reasons::default()))
+        };
+        let (twins, order) = Vendor::Amd.traits().slurm.plugin_order.unwrap();
+        assert_eq!(fault(Vendor::Amd, &[1, 2, 3]), None);
+        assert_eq!(fault(Vendor::Amd, &[1, 2, 2]), Some(twins));
+        assert_eq!(fault(Vendor::Amd, &[2, 1]), Some(order));
+        assert_eq!(fault(Vendor::Nvidia, &[2, 1, 1]), None);
+    }
 }
