@@ -261,6 +261,17 @@ fn readiness_and_job_hooks_have_defaults() {
 }
 
 #[test]
+fn several_users_isolate_gpus() {
+    let is_isolated = |count: u32, more: &str| {
+        let user = |index: u32| format!("[[user]]\nname = 'u{index}'\nuid = {}\n", 1500 + index);
+        let users: String = (0..count).map(user).collect();
+        parse(&format!("{users}{more}")).unwrap().isolates_gpus()
+    };
+    assert_eq!([0, 1, 2, 3].map(|count| is_isolated(count, "")), [false, false, true, true]);
+    assert!(is_isolated(0, "[gpu]\nisolate = true") && !is_isolated(3, "[gpu]\nisolate = false"));
+}
+
+#[test]
 fn user_has_own_group_and_home_by_default() {
     let user = |more: &str| {
         let config = parse(&format!("[[user]]\nname = 'eve'\nuid = 1500\n{more}")).unwrap();

@@ -315,4 +315,10 @@ mod tests {
         let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207), ..Memory::default() };
         assert_eq!(memory.usable_mib(), 1000);
     }
+
+    #[test]
+    fn quota_below_the_visible_cpus_is_hidden() {
+        let is_hidden = |quota| Cpu { allowed: (0..4).collect(), quota, ..Cpu::default() }.has_hidden_quota();
+        assert_eq!([None, Some(3.5), Some(4.0), Some(4.5)].map(is_hidden), [false, true, false, false]);
+    }
 }

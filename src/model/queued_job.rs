@@ -236,6 +236,7 @@ mod tests {
         let (job, rest) = QueuedJob::parse(line).unwrap();
         assert_eq!((job.number, job.id.as_str(), job.seconds(), job.uid), (18, "17_3", Some(93_784), 1000));
         assert_eq!((job.nodes.as_str(), job.required.as_str(), job.excluded.as_str()), ("c[1-2]", "", "c9"));
+        assert_eq!((job.array(), QueuedJob::default().array()), (Some("17"), None));
         let pending = QueuedJob { state: PENDING.to_owned(), ..job.clone() };
         assert!(job.holds_resources() && !pending.holds_resources());
         assert_eq!((job.dependency.as_str(), job.reason.as_str(), rest), ("afterok:5(unfulfilled)", "None", "a|b"));

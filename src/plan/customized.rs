@@ -317,3 +317,6 @@ impl Plan {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests;

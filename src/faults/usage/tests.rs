@@ -91,6 +91,16 @@ fn mail_is_requested_for_end_or_failure() {
 }
 
 #[test]
+fn samples_after_the_query_count_in_the_next_answer() {
+    let mut usage = usage();
+    sample(&mut usage, 5, 50);
+    sample(&mut usage, 10, 50);
+    usage.update(7_000, vec![job(7, 0, None)]);
+    usage.update(11_000, vec![job(7, 0, None)]);
+    assert_eq!(usage.running(11_000)[0].gpus[0].measured_ms, 10_000);
+}
+
+#[test]
 fn errors_count_for_job_that_has_the_gpu() {
     let mut usage = usage();
     sample(&mut usage, 5, 50);
