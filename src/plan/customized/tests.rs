@@ -238,3 +238,19 @@ fn refuses_cgroups_that_end_slurmd() {
     );
     assert_problem(&found("JobAcctGatherType=jobacct_gather/linux"), "", "");
 }
+
+#[test]
+fn each_role_checks_the_files_of_its_daemons() {
+    let slurm = format!(
+        "{}{}\n",
+        FITTING.replace("SlurmctldHost=box", "SlurmctldHost=other"),
+        NODE.replace("CPUs=4", "CPUs=5")
+    );
+    let found = |role: &str| {
+        let toml = format!("role = '{role}'\nslurm.controller = 'box'\n");
+        problems(&[(FileName::SlurmConf, &slurm)], &toml, &machine()).0
+    };
+    assert_problem(&found("compute"), "error CPUs=5", "compute");
+    assert_problem(&found("controller"), "error SlurmctldHost=other", "controller");
+    assert_problem(&found("login"), "", "login");
+}
