@@ -272,6 +272,26 @@ fn several_users_isolate_gpus() {
 }
 
 #[test]
+fn accounts_are_unique_and_each_user_has_one() {
+    let lab = "[[account]]\nname = 'lab'\n";
+    let eve = "[[user]]\nname = 'eve'\nuid = 1500\n";
+    for (text, is_valid) in [
+        (format!("{lab}[[qos]]\nname = 'lab'\n"), true),
+        (format!("{lab}[[account]]\nname = 'LAB'\n"), false),
+        ("[[qos]]\nname = 'long'\n[[qos]]\nname = 'Long'\n".to_owned(), false),
+        (format!("{lab}{eve}account = 'lab'"), true),
+        (format!("{lab}{eve}"), false),
+        (eve.to_owned(), true),
+        // The controller has the accounts.
+        (format!("role = 'compute'\nslurm.controller = 'head'\n{lab}{eve}"), true),
+        (format!("role = 'login'\nslurm.controller = 'head'\n{lab}{eve}"), true),
+        (format!("role = 'controller'\n{lab}{eve}"), false),
+    ] {
+        assert_eq!(parse(&text).is_ok(), is_valid, "{text}");
+    }
+}
+
+#[test]
 fn user_has_own_group_and_home_by_default() {
     let user = |more: &str| {
         let config = parse(&format!("[[user]]\nname = 'eve'\nuid = 1500\n{more}")).unwrap();

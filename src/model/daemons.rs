@@ -292,4 +292,12 @@ mod tests {
             assert_eq!(parse(bad.clone()), None, "{bad}");
         }
     }
+
+    #[test]
+    fn cluster_runs_without_its_accounting() {
+        let for_accounting: Vec<_> = DaemonName::ALL.into_iter().filter(|name| name.is_for_accounting()).collect();
+        assert_eq!(for_accounting, [DaemonName::Mariadbd, DaemonName::Slurmdbd]);
+        let names = [1, 2].map(|number| DaemonName::Slurmd.of_simulated_node(number));
+        assert_eq!(names, ["slurmd", "slurmd-2"]);
+    }
 }

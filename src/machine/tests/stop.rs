@@ -40,6 +40,8 @@ fn leftover_processes_have_time_to_exit() {
         }
         let wake = sim.machine.next_wake().unwrap();
         assert_eq!((wake - sim.now).as_millis(), limit, "after code {code}");
+        sim.wait(wake - sim.now);
+        assert!(!sim.alive.contains(&Child::Cmd), "killed");
     }
 }
 
