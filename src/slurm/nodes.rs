@@ -130,4 +130,17 @@ mod tests {
         let free = NODES.replace("gpu:1(IDX:1)", "gpu:0");
         assert_eq!(job(&free, Err("not queried")).unwrap(), [0; 0]);
     }
+
+    #[test]
+    fn list_of_nodes_has_no_option_and_no_other_text() {
+        for list in ["", "-x", "[1-2]", "a;b", "a b", "a/b", "ä"] {
+            let why = expand_node_list(list).unwrap_err().to_string();
+            assert!(why.starts_with("not a node or list of nodes"), "{list}: {why}");
+        }
+    }
+
+    #[test]
+    fn own_shortfall_is_a_reason_of_slurminit() {
+        assert!(shortfall_reason_prefix().starts_with(OUR_REASON) && shortfall_reason_prefix().ends_with(": "));
+    }
 }

@@ -138,10 +138,13 @@ pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
 
 /// Why the cluster is not ready. A container without a node waits for the controller's answer, which may be a refusal.
 pub fn why_not_ready(snapshot: &Snapshot, limit: Duration) -> String {
+    why_not_ready_of(&Client::with_timeout(limit), snapshot)
+}
+
+fn why_not_ready_of(client: &Client, snapshot: &Snapshot) -> String {
     let waits_for_controller = snapshot.phase == PhaseName::Starting
         && snapshot.prepared.as_ref().is_some_and(|prepared| prepared.node_name.is_empty());
-    let rejection = || Client::with_timeout(limit).rejection();
-    match waits_for_controller.then(rejection).flatten() {
+    match waits_for_controller.then(|| client.rejection()).flatten() {
         Some(error) => rejected(&error),
         None => snapshot.why.clone(),
     }
@@ -373,5 +376,20 @@ mod tests {
         let report = NodeReport::parse("idle|none").unwrap();
         let open = NodeStatus { node: Ok(OwnNode { report, has_open_partition: true }), gpus: Vec::new() };
         assert_eq!(open.closed_reason(), None);
+    }
+
+    #[test]
+    fn only_container_that_waits_for_controller_asks_why() {
+        let other_key = answers([("sinfo", Err("Protocol authentication error"))]);
+        let is_rejected = |phase, node: Option<&str>| {
+            let prepared = node.map(|node| Prepared { node_name: node.to_owned(), ..Prepared::default() });
+            let snapshot = Snapshot { phase, prepared, why: "waiting".to_owned(), ..Snapshot::default() };
+            let why = why_not_ready_of(&Client::with_runner(&other_key), &snapshot);
+            assert!(why == "waiting" || why.contains("munge key"), "{why}");
+            why != "waiting"
+        };
+        assert!(is_rejected(PhaseName::Starting, Some("")));
+        assert!(!is_rejected(PhaseName::Starting, Some("c1")) && !is_rejected(PhaseName::Starting, None));
+        assert!(!is_rejected(PhaseName::Ready, Some("")) && !is_rejected(PhaseName::Stopping, Some("")));
     }
 }
