@@ -270,6 +270,8 @@ fn job_on_two_nodes_is_idle_only_if_both_nodes_gpus_are_idle() {
     assert_eq!(idle_steps_of_two_nodes([&idle, &busy], 40), []);
     assert_eq!(idle_steps_of_two_nodes([&busy, &idle], 40), []);
     assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 15), []);
+    // c2 confirmed the warning, and nothing after it.
+    assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 18), [warn]);
     // c2 was idle, and uses its GPU after the warning: nothing is cancelled before both were idle for a window again.
     let mut later = idle;
     later[24..].fill(90);
