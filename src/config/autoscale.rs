@@ -160,7 +160,9 @@ mod tests {
     #[test]
     fn rejects_values_invalid_for_slurm_with_position() {
         let parse = |more: &str| Config::parse(&format!("{NODES}{more}"), Path::new("x.toml"));
-        assert_eq!(parse("gpus = 'h200:8'").unwrap().autoscale.nodes[0].gpus.as_ref().unwrap().count, 8);
+        let autoscale = parse("gpus = 'h200:8'").unwrap().autoscale;
+        assert_eq!(autoscale.nodes[0].gpus.as_ref().unwrap().count, 8);
+        assert!(autoscale.has("burst-2") && !autoscale.has("burst-3"));
         for (more, expected) in [
             ("gpus = '8'", "TYPE:COUNT"),
             ("gpus = 'h200:0'", "TYPE:COUNT"),

@@ -52,4 +52,9 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
+
+    #[test]
+    fn text_is_that_of_cuda() {
+        assert_eq!("12.0".parse::<ComputeCapability>().unwrap().to_string(), "12.0");
+    }
 }

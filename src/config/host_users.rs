@@ -77,6 +77,14 @@ mod tests {
             assert!(refused(text), "{text}");
         }
         assert!(!refused("[users]\nfrom = '/host/etc'\nmax_id = 200000\naccount = 'lab'\n[[account]]\nname = 'lab'"));
+        assert!(!refused("[users]\nmin_id = 1500\nmax_id = 1500"));
+    }
+
+    #[test]
+    fn ordinary_ids_include_both_limits() {
+        let config = Config::parse("[users]\nmin_id = 1500\nmax_id = 1600", Path::new("slurminit.toml")).unwrap();
+        let is_ordinary = [1499, 1500, 1600, 1601].map(|id| config.host_users.ids().contains(&id));
+        assert_eq!(is_ordinary, [false, true, true, false]);
     }
 
     #[test]

@@ -173,6 +173,11 @@ mod tests {
         assert_eq!(parse("command = ['/a']\nurl = 'https://a.example/x'").unwrap().receivers.len(), 2);
         assert_eq!(parse("command = ['/a']\non = 'job-end'").unwrap().on, Event::JobEnd);
         assert!(parse("command = ['/a']\non = 'job-end'\nat_least = 'warn'").is_err());
+        let config = |on: &str| crate::Config {
+            notifies: vec![parse(&format!("command = ['/a']\n{on}")).unwrap()],
+            ..Default::default()
+        };
+        assert!(config("on = 'job-end'").notifies_job_ends() && !config("").notifies_job_ends());
         for bad in ["", "user = 'nobody'", "command = []", "url = 'x'", "word = 1\ncommand = ['/a']"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

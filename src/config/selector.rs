@@ -168,4 +168,29 @@ mod tests {
             let _ = GpuSelector::try_from(Value::from(text));
         }
     }
+
+    #[test]
+    fn selects_gpu_by_each_of_its_names() {
+        let gpu = Gpu {
+            vendor: Vendor::Amd,
+            index: 1,
+            uuid: Some("GPU-FA4E0000-1".to_owned()),
+            model: Some("AMD Instinct MI210".to_owned()),
+            pci_address: "0000:c1:00.0".parse().ok(),
+            ..Gpu::default()
+        };
+        let selector = |text: &str| GpuSelector::try_from(Value::from(text)).unwrap();
+        for text in ["1", "amd 1", "amd", "gpu-fa4e", "c1:00.0", "MI210"] {
+            assert!(selector(text).matches(&gpu), "{text}");
+            assert!(!selector(text).matches(&Gpu::default()), "{text}");
+            assert_eq!(selector(text).to_string(), text);
+        }
+        for other in ["0", "nvidia 1", "nvidia", "gpu-fa4f", "c2:00.0", "MI21"] {
+            assert!(!selector(other).matches(&gpu), "{other}");
+        }
+        let instance = |uuid: &str| MigInstance { uuid: Some(uuid.to_owned()), ..MigInstance::default() };
+        assert!(selector("mig-1234").matches_instance(&instance("MIG-1234-5")));
+        assert!(!selector("mig-1234").matches_instance(&instance("MIG-1235-5")));
+        assert!(!selector("1").matches_instance(&instance("MIG-1234-5")));
+    }
 }

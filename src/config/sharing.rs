@@ -56,3 +56,21 @@ pub(super) fn check(gpu: &GpuSettings) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::Config;
+
+    #[test]
+    fn divides_gpu_into_shards_or_percentages() {
+        let sharing = |text: &str| {
+            let config = Config::parse(text, Path::new("x")).unwrap();
+            config.gpu.sharing().map(|sharing| (sharing.gres(), sharing.count_per_gpu()))
+        };
+        assert_eq!(sharing(""), None);
+        assert_eq!(sharing("[gpu]\nshards = 4"), Some(("shard", 4)));
+        assert_eq!(sharing("[gpu]\nmps = true"), Some(("mps", 100)));
+    }
+}

@@ -192,3 +192,118 @@ fn error_for_list_names_expected_table() {
         assert!(error.place.contains(key) && error.what.contains(table), "{error}");
     }
 }
+
+#[test]
+fn node_is_dynamic_if_its_cluster_has_several_containers() {
+    let node = |text: &str| {
+        let config = parse(text).unwrap();
+        (config.has_dynamic_node(), config.names_node_after_container())
+    };
+    for (text, expected) in [
+        ("", (false, false)),
+        ("role = 'controller'", (false, false)),
+        ("role = 'login'\nslurm.controller = 'head'", (false, false)),
+        ("role = 'compute'\nslurm.controller = 'head'", (true, true)),
+        ("slurm.controller = 'head'", (true, true)),
+        ("slurm.controller = 'head'\nnode.name = 'c1'", (true, false)),
+    ] {
+        assert_eq!(node(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn secrets_are_urls_environments_and_slurms_passwords() {
+    for (text, has_secrets) in [
+        ("", false),
+        ("[[notify]]\ncommand = ['x']", false),
+        ("[[notify]]\nurl = 'https://example.org/x'", true),
+        ("[[service]]\nname = 'api'\ncommand = ['x']", false),
+        ("[[service]]\nname = 'api'\ncommand = ['x']\nenv = { A = 'b' }", true),
+        ("[daemon.slurmd]\nuser = 'x'", false),
+        ("[daemon.slurmd]\nenv = { A = 'b' }", true),
+        ("[slurm.conf]\nMaxJobCount = 7", false),
+        ("[slurm.conf]\nJobCompPass = 'x'", true),
+    ] {
+        assert_eq!(parse(text).unwrap().has_secrets(), has_secrets, "{text}");
+    }
+}
+
+#[test]
+fn only_host_of_accounting_database_has_associations() {
+    for (text, has_associations) in [
+        ("[accounting]\nmode = 'embedded'", false),
+        ("[accounting]\nmode = 'embedded'\n[[account]]\nname = 'lab'", true),
+        ("[accounting]\nmode = 'embedded'\n[[qos]]\nname = 'long'", true),
+        ("[accounting]\nmode = 'embedded'\n[[user]]\nname = 'eve'\nuid = 1500", false),
+        ("[accounting]\nmode = 'embedded'\n[[user]]\nname = 'eve'\nuid = 1500\naccount = 'root'", true),
+        ("[accounting]\nmode = 'embedded'\n[users]\nfrom = '/etc/host'", false),
+        ("[accounting]\nmode = 'embedded'\n[users]\nfrom = '/etc/host'\naccount = 'root'", true),
+        ("[accounting]\nmode = 'embedded'\n[users]\naccount = 'root'", false),
+    ] {
+        assert_eq!(parse(text).unwrap().has_associations(), has_associations, "{text}");
+    }
+    let mut elsewhere = parse("[accounting]\nmode = 'embedded'\n[[qos]]\nname = 'long'").unwrap();
+    elsewhere.role = Role::Compute;
+    assert!(!elsewhere.has_associations());
+}
+
+#[test]
+fn readiness_and_job_hooks_have_defaults() {
+    let config = parse(
+        "[daemon.slurmd]\nreadiness = { socket = '/run/x' }\n[[hooks.pre_job]]\ncommand = ['x']\n\
+         [[hooks.post_job]]\ncommand = ['x']\ntimeout = 5",
+    );
+    let config = config.unwrap();
+    let readiness = config.daemons[&DaemonName::Slurmd].readiness.clone().unwrap();
+    assert_eq!((readiness.test, readiness.timeout), (ReadinessTest::Socket("/run/x".into()), None));
+    let timeouts = [&config.hooks.pre_job[0], &config.hooks.post_job[0]].map(|hook| hook.timeout.as_secs());
+    assert_eq!(timeouts, [60, 5]);
+}
+
+#[test]
+fn several_users_isolate_gpus() {
+    let is_isolated = |count: u32, more: &str| {
+        let user = |index: u32| format!("[[user]]\nname = 'u{index}'\nuid = {}\n", 1500 + index);
+        let users: String = (0..count).map(user).collect();
+        parse(&format!("{users}{more}")).unwrap().isolates_gpus()
+    };
+    assert_eq!([0, 1, 2, 3].map(|count| is_isolated(count, "")), [false, false, true, true]);
+    assert!(is_isolated(0, "[gpu]\nisolate = true") && !is_isolated(3, "[gpu]\nisolate = false"));
+}
+
+#[test]
+fn accounts_are_unique_and_each_user_has_one() {
+    let lab = "[[account]]\nname = 'lab'\n";
+    let eve = "[[user]]\nname = 'eve'\nuid = 1500\n";
+    for (text, is_valid) in [
+        (format!("{lab}[[qos]]\nname = 'lab'\n"), true),
+        (format!("{lab}[[account]]\nname = 'LAB'\n"), false),
+        ("[[qos]]\nname = 'long'\n[[qos]]\nname = 'Long'\n".to_owned(), false),
+        (format!("{lab}{eve}account = 'lab'"), true),
+        (format!("{lab}{eve}"), false),
+        (eve.to_owned(), true),
+        // The controller has the accounts.
+        (format!("role = 'compute'\nslurm.controller = 'head'\n{lab}{eve}"), true),
+        (format!("role = 'login'\nslurm.controller = 'head'\n{lab}{eve}"), true),
+        (format!("role = 'controller'\n{lab}{eve}"), false),
+    ] {
+        assert_eq!(parse(&text).is_ok(), is_valid, "{text}");
+    }
+}
+
+#[test]
+fn user_has_own_group_and_home_by_default() {
+    let user = |more: &str| {
+        let config = parse(&format!("[[user]]\nname = 'eve'\nuid = 1500\n{more}")).unwrap();
+        (config.users[0].gid(), config.users[0].home())
+    };
+    assert_eq!(user(""), (1500, "/home/eve".into()));
+    assert_eq!(user("gid = 100\nhome = '/data/eve'"), (100, "/data/eve".into()));
+}
+
+#[test]
+fn option_sets_number_of_simulated_nodes() {
+    let nodes = |nodes| Config::default().with_simulated_nodes(nodes);
+    assert_eq!(nodes(3).unwrap().simulated().map(|nodes| nodes.range()), Some("node[1-3]".to_owned()));
+    assert!(nodes(0).unwrap_err().to_string().contains("--nodes"));
+}

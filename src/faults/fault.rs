@@ -194,6 +194,16 @@ mod tests {
         let fix = |action| FaultKind::RecoveryAction(action).describe().1.text(&Identity::default());
         assert!(fix(1).contains("gpu-reset") && !fix(2).contains("gpu-reset") && fix(7).contains("reboot"));
         assert!(FaultKind::RecoveryAction(2).describe().0.contains("reboot"));
+        for (action, expected) in [
+            (1, "must be reset"),
+            (3, "peer-to-peer"),
+            (4, "drained and reset"),
+            (5, "IMEX"),
+            (6, "bus reset"),
+            (8, "not know"),
+        ] {
+            assert!(FaultKind::RecoveryAction(action).describe().0.contains(expected), "{action}");
+        }
     }
 
     /// A tool of another vendor does not exist on the host.

@@ -256,6 +256,21 @@ mod tests {
     }
 
     #[test]
+    fn only_controller_that_is_up_counts() {
+        let state = |line| NodeReport::of_controller(line).map(|report| (report.state.clone(), report.verdict()));
+        assert_eq!(state("Slurmctld(primary) at head is UP\n"), Some(("up".to_owned(), NodeVerdict::Usable)));
+        for line in ["Slurmctld(primary) at head is DOWN", "Slurmdbd(primary) at head is UP", ""] {
+            assert_eq!(state(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn registration_is_refused_only_if_node_responds() {
+        let is_refused = |line| NodeReport::parse(line).unwrap().is_refused();
+        assert!(is_refused("inval|Low CPUs") && !is_refused("inval*|Low CPUs") && !is_refused("idle|none"));
+    }
+
+    #[test]
     fn removes_only_repaired_drains() {
         assert_eq!(verdict("drained|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);

@@ -376,3 +376,45 @@ fn external_failure(shortage: ExternalCause, pause: Duration) -> String {
     let further = if pause.as_millis() == 0 { "" } else { "; will keep retrying" };
     format!("{why}; retrying {}{further}", when(pause))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(shortage: ExternalCause, pause: Duration) -> Notice {
+        Notice::FailedExternally { name: "slurmd".to_owned(), exit: Exit::Code(1), shortage, pause }
+    }
+
+    #[test]
+    fn message_concerns_the_unit_that_caused_it() {
+        let unit = |notice: &Notice| notice.unit();
+        let died = failed(ExternalCause::Memory, Duration::ZERO);
+        assert_eq!(unit(&died).as_deref(), Some("slurmd"));
+        assert_eq!(unit(&Notice::Ended { code: 1, why: Some(Box::new(died)) }).as_deref(), Some("slurmd"));
+        let rolling_back =
+            |name: Option<&str>| Notice::RollingBack { name: name.map(str::to_owned), why: "x".to_owned() };
+        assert_eq!(unit(&rolling_back(Some("slurmctld"))).as_deref(), Some("slurmctld"));
+        for notice in [rolling_back(None), Notice::Ended { code: 0, why: None }, Notice::PrepareSlow] {
+            assert_eq!(unit(&notice), None, "{notice:?}");
+        }
+    }
+
+    #[test]
+    fn external_failure_names_cause_and_next_try() {
+        let text = |shortage, ms| failed(shortage, Duration::from_millis(ms)).to_string();
+        assert!(
+            text(ExternalCause::Memory, 0).contains("OOM") && text(ExternalCause::Memory, 0).ends_with("retrying now")
+        );
+        assert!(text(ExternalCause::Memory, 400).ends_with("retrying in 400 ms; will keep retrying"));
+        assert!(text(ExternalCause::Processes, 0).contains("--pids-limit"));
+        assert!(text(ExternalCause::UserProcesses, 0).contains("nproc"));
+        assert!(text(ExternalCause::Descriptors, 0).contains("nofile"));
+        assert!(text(ExternalCause::Port(6817), 0).contains("port 6817 "));
+        let died = |uptime| {
+            let (name, pause) = ("slurmd".to_owned(), Duration::from_millis(200));
+            Notice::UnitDied { name, exit: Exit::Code(1), uptime, pause }.to_string()
+        };
+        assert_eq!(died(Duration::from_millis(1_560)), "slurmd exited with code 1 after 1.6 s; restarting in 200 ms");
+        assert_eq!(died(Duration::ZERO), "slurmd exited with code 1; restarting in 200 ms");
+    }
+}

@@ -275,4 +275,12 @@ mod tests {
         assert_both(StopReason::RestartRequested, "a restart was requested");
         assert_both(StopReason::Silent("it did not answer".to_owned()), "it did not answer");
     }
+
+    #[test]
+    fn unit_without_an_end_has_ended() {
+        let unit = |state, last_exit| UnitSnapshot { state, last_exit, ..UnitSnapshot::default() };
+        assert_eq!(unit(UnitState::BackingOff, Some(LastExit::Success)).how_it_ended(), "exited with code 0");
+        assert_eq!(unit(UnitState::Waiting, None).how_it_ended(), "ended");
+        assert!(unit(UnitState::Ready, None).is_up() && !unit(UnitState::Starting, None).is_up());
+    }
 }

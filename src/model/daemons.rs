@@ -275,3 +275,29 @@ pub struct Hook {
 const fn five_minutes() -> Duration {
     Duration::from_secs(300)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn readiness_is_one_condition() {
+        let parse = |value: serde_json::Value| serde_json::from_value::<Readiness>(value).ok().map(|own| own.test);
+        assert_eq!(parse(json!("started")), Some(ReadinessTest::Started));
+        assert_eq!(parse(json!({"socket": "/run/x"})), Some(ReadinessTest::Socket("/run/x".into())));
+        assert_eq!(parse(json!({"port": 1})), Some(ReadinessTest::Port(1)));
+        assert_eq!(parse(json!({"command": ["x"]})), Some(ReadinessTest::Command(vec!["x".to_owned()])));
+        for bad in [json!("soon"), json!({}), json!({"port": 0}), json!({"port": 1, "socket": "/run/x"})] {
+            assert_eq!(parse(bad.clone()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn cluster_runs_without_its_accounting() {
+        let for_accounting: Vec<_> = DaemonName::ALL.into_iter().filter(|name| name.is_for_accounting()).collect();
+        assert_eq!(for_accounting, [DaemonName::Mariadbd, DaemonName::Slurmdbd]);
+        let names = [1, 2].map(|number| DaemonName::Slurmd.of_simulated_node(number));
+        assert_eq!(names, ["slurmd", "slurmd-2"]);
+    }
+}

@@ -53,3 +53,16 @@ pub fn of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signal_counts_as_in_a_shell() {
+        // wait(2): the code is in the second byte, the signal in the first.
+        let code = |wait_status| of(ExitStatus::from_raw(wait_status));
+        assert_eq!([0, 3 << 8, 255 << 8].map(code), [0, 3, 255]);
+        assert_eq!([9, 15].map(code), [137, 143]);
+    }
+}

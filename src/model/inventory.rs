@@ -171,13 +171,13 @@ pub struct Gpu {
     /// Memory in MiB: the GPU's own, or its share of the machine's memory.
     pub memory_mib: Option<u64>,
     /// Whether the GPU uses the machine's memory, which processors use as well.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_memory: bool,
     /// The NUMA node of the GPU's memory, if the kernel counts this memory as the machine's. Usually `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_node: Option<u32>,
     /// Whether the GPU is integrated into a processor and uses memory borrowed from the machine.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub integrated: bool,
     /// Compute capability (`9.0`) or AMD's name of the instruction set (`gfx90a`).
     pub compute: Option<String>,
@@ -198,10 +198,6 @@ pub struct Gpu {
     pub condition: Option<Condition>,
     /// Whether the GPU is usable in this container.
     pub access: Access,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 impl Gpu {
@@ -319,5 +315,11 @@ mod tests {
     fn ignores_memory_limit_above_machine_total() {
         let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207), ..Memory::default() };
         assert_eq!(memory.usable_mib(), 1000);
+    }
+
+    #[test]
+    fn quota_below_the_visible_cpus_is_hidden() {
+        let is_hidden = |quota| Cpu { allowed: (0..4).collect(), quota, ..Cpu::default() }.has_hidden_quota();
+        assert_eq!([None, Some(3.5), Some(4.0), Some(4.5)].map(is_hidden), [false, true, false, false]);
     }
 }

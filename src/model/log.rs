@@ -41,3 +41,17 @@ pub fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)>
     let (level, rest) = rest.trim_start().split_once(' ')?;
     Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_only_lines_of_the_source() {
+        let line = "12:00:00.000  WARN slurmd: no space: /tmp";
+        assert_eq!(split_text(line, "slurmd"), Some(("WARN", "no space: /tmp")));
+        for other in ["", "12:00:00.000", "12:00:00.000 WARN slurmd2: x", "12:00:00.000 WARN slurmctld: x"] {
+            assert_eq!(split_text(other, "slurmd"), None, "{other}");
+        }
+    }
+}

@@ -92,6 +92,23 @@ pub const REPORTS: &str = "SLURMINIT_REPORTS";
 
 #[cfg(test)]
 mod tests {
+    use super::Report;
+    use crate::log::Level;
+
+    #[test]
+    fn truncated_report_keeps_level_and_beginning() {
+        let message = || message!("job-lost", "job {job} is löst", job = 7);
+        for (report, level) in [
+            (Report::info(message()), Level::Info),
+            (Report::warn(message()), Level::Warn),
+            (Report::error(message()), Level::Error),
+        ] {
+            let truncated = report.truncated(10);
+            assert_eq!((truncated.level, truncated.message.to_string().as_str()), (level, "job 7 is l"));
+            assert!(truncated.message.fields.is_empty() && truncated.message.kind == "job-lost");
+        }
+    }
+
     #[test]
     fn only_text_contains_field_values() {
         let (job, why) = (7, "no space");

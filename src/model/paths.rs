@@ -110,3 +110,19 @@ impl Paths {
         self.state.join(Self::JOBCOMP).join(Self::ENDED_JOBS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_data_outlive_the_container_and_other_files_do_not() {
+        let paths = Paths::default();
+        for path in [paths.jwt_key(), paths.ssh_host_key(), paths.database(), paths.ended_jobs()] {
+            assert!(path.starts_with(&paths.state) && path != paths.state, "{path:?}");
+        }
+        for path in [paths.sshd_config(), paths.ssh_keys()] {
+            assert!(path.starts_with(&paths.run) && path != paths.run, "{path:?}");
+        }
+    }
+}

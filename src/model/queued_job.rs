@@ -232,10 +232,17 @@ mod tests {
 
     #[test]
     fn returns_text_after_columns_unchanged() {
-        let line = "18|17_3|RUNNING|2|1-02:03:04|main|alice|1000|c[1-2]||c9|afterok:5(unfulfilled)|None|a|b";
+        let line = "18|17_3|RUNNING|2|1-02:03:04|main|alice|1000|c[1-2]|c1|c9|afterok:5(unfulfilled)|None|a|b";
         let (job, rest) = QueuedJob::parse(line).unwrap();
         assert_eq!((job.number, job.id.as_str(), job.seconds(), job.uid), (18, "17_3", Some(93_784), 1000));
-        assert_eq!((job.nodes.as_str(), job.required.as_str(), job.excluded.as_str()), ("c[1-2]", "", "c9"));
+        assert_eq!((job.nodes.as_str(), job.required.as_str(), job.excluded.as_str()), ("c[1-2]", "c1", "c9"));
+        assert_eq!(
+            (job.state.as_str(), job.cpus, job.partition.as_str(), job.user.as_str()),
+            ("RUNNING", 2, "main", "alice")
+        );
+        assert_eq!((job.array(), QueuedJob::default().array()), (Some("17"), None));
+        let pending = QueuedJob { state: PENDING.to_owned(), ..job.clone() };
+        assert!(job.holds_resources() && !pending.holds_resources());
         assert_eq!((job.dependency.as_str(), job.reason.as_str(), rest), ("afterok:5(unfulfilled)", "None", "a|b"));
         for other in ["", "slurm_load_jobs error: x|y", "20|20|RUNNING|x"] {
             assert_eq!(QueuedJob::parse(other), None, "{other}");

@@ -108,6 +108,28 @@ mod tests {
     }
 
     #[test]
+    fn each_day_follows_the_one_before() {
+        let mut expected = 0;
+        for year in 1970..=2100 {
+            let is_leap_year = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            for month in 1..=12 {
+                let days = match month {
+                    2 if is_leap_year => 29,
+                    2 => 28,
+                    4 | 6 | 9 | 11 => 30,
+                    _ => 31,
+                };
+                for day in 1..=days {
+                    let date = format!("{year}-{month:02}-{day:02}T00:00:00");
+                    assert_eq!(date_seconds(&date), Some(expected), "{date}");
+                    expected += 86_400;
+                }
+            }
+        }
+        assert_eq!(date_seconds("1969-12-31T00:00:00"), None);
+    }
+
+    #[test]
     fn accepts_only_slurm_time_limit_formats() {
         for (text, expected) in [
             ("90", "0-01:30:00"),

@@ -149,3 +149,41 @@ pub enum OnGiveUp {
     /// The container stays up, so that a person can inspect it.
     Hold,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn slow_driver_extends_only_default_prepare_timeout() {
+        let prepare_timeout = |configured, detect| {
+            let mut supervise = Supervise { prepare_timeout: configured, ..Supervise::default() };
+            supervise.allow_for_detection(detect);
+            supervise.prepare_timeout
+        };
+        assert_eq!(prepare_timeout(None, 10 * SECOND), None);
+        assert_eq!(prepare_timeout(None, 11 * SECOND), Some(33 * SECOND));
+        assert_eq!(prepare_timeout(Some(20 * SECOND), 11 * SECOND), Some(20 * SECOND));
+    }
+
+    #[test]
+    fn driver_may_take_a_third_of_the_preparation() {
+        let supervise = Supervise { prepare_timeout: Some(12 * SECOND), ..Supervise::default() };
+        assert_eq!(supervise.detect_timeout(3 * SECOND), 3 * SECOND);
+        assert_eq!(supervise.detect_timeout(5 * SECOND), 4 * SECOND);
+        assert_eq!(Supervise::default().detect_timeout(20 * SECOND), 10 * SECOND);
+    }
+
+    #[test]
+    fn stop_budget_reserves_time_for_daemons_before_jobs() {
+        let budget = |total: Option<Duration>| Supervise { stop_timeout: total, ..Supervise::default() }.stop_budget();
+        let long = budget(Some(60 * SECOND));
+        assert_eq!((long.units, long.sigterm_to_sigkill, long.jobs_margin), (SECOND * 3 / 2, SECOND, 2 * SECOND));
+        assert_eq!((long.total, long.max_grace()), (60 * SECOND, SECOND * 113 / 2));
+        let short = budget(Some(4 * SECOND));
+        assert_eq!((short.units, short.jobs_margin, short.max_grace()), (SECOND, SECOND, 2 * SECOND));
+        assert!(budget(None).total < 10 * SECOND, "docker stop kills after 10 s");
+    }
+}

@@ -127,3 +127,29 @@ pub enum JobCare {
     /// No jobs. They run in other containers, and continue without this container.
     OtherContainers,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn liveness_check_asks_the_daemon_itself() {
+        let commands = |test: ProbeTest| {
+            let commands = test.commands(Path::new("/run/munge.socket"), "c1");
+            commands.iter().map(|command| command.join(" ")).collect::<Vec<_>>()
+        };
+        let socket = "--socket=/run/munge.socket";
+        assert_eq!(
+            commands(ProbeTest::Daemon(DaemonName::Munged)),
+            [format!("munge --no-input {socket}"), format!("unmunge --no-output {socket}")]
+        );
+        assert_eq!(commands(ProbeTest::Daemon(DaemonName::Slurmctld)), ["scontrol ping"]);
+        assert_eq!(commands(ProbeTest::Daemon(DaemonName::Slurmd)), ["scontrol show slurmd c1"]);
+        assert_eq!(commands(ProbeTest::Command(vec!["ask".to_owned(), "me".to_owned()])), ["ask me"]);
+        for name in DaemonName::ALL {
+            let test = ProbeTest::Daemon(name);
+            assert_eq!(test.connects_to_steps(), name == DaemonName::Slurmd);
+            assert_eq!(commands(test).is_empty(), !name.has_liveness_check(), "{name}");
+        }
+    }
+}

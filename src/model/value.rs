@@ -211,3 +211,67 @@ fn valid_path<E: de::Error>(text: &str) -> Result<PathBuf, E> {
 pub fn optional_command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     command(deserializer).map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn seconds_are_at_most_a_year() {
+        assert_eq!(seconds(json!(1.5)).unwrap(), Duration::from_millis(1500));
+        assert_eq!(optional_seconds(json!(2)).unwrap(), Some(Duration::from_secs(2)));
+        assert!(seconds(json!(0)).is_ok() && seconds(json!(MAX_SECONDS)).is_ok());
+        assert!(seconds(json!(-0.1)).is_err() && seconds(json!(MAX_SECONDS + 1.0)).is_err());
+    }
+
+    #[test]
+    fn shortest_check_takes_a_tenth_of_a_second() {
+        let millis = [0.0, 0.05, 0.1, 3.0];
+        assert_eq!(millis.map(|time| probe_seconds(json!(time)).is_ok()), [false, false, true, true]);
+        assert_eq!(millis.map(|time| probe_seconds_or_zero(json!(time)).is_ok()), [true, false, true, true]);
+        assert_eq!(optional_probe_seconds(json!(0.1)).unwrap(), Some(MIN_PROBE_TIMEOUT));
+    }
+
+    #[test]
+    fn command_has_a_program_and_no_nul() {
+        let own = ["x".to_owned(), String::new()];
+        assert_eq!(command(json!(["x", ""])).unwrap(), own);
+        assert_eq!(optional_command(json!(["x", ""])).unwrap().unwrap(), own);
+        for bad in [json!([]), json!([""]), json!(["x", "a\0b"]), json!("x")] {
+            assert!(command(bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn path_is_absolute_and_directory_needs_no_quotes() {
+        assert_eq!(path(json!("/a b/..c")).unwrap(), Path::new("/a b/..c"));
+        assert_eq!(optional_path(json!("/a")).unwrap().as_deref(), Some(Path::new("/a")));
+        for bad in ["", "a", "/a/../b", "/a:b", "/a\nb"] {
+            assert!(path(json!(bad)).is_err(), "{bad:?}");
+        }
+        assert_eq!(plain_directory(json!("/a-b_c.d+1")).unwrap(), Path::new("/a-b_c.d+1"));
+        assert!(plain_directory(json!("/a b")).is_err() && plain_directory(json!("a")).is_err());
+        assert_eq!(plain_directories(json!(["/a", "/b"])).unwrap(), [Path::new("/a"), Path::new("/b")]);
+        assert!(plain_directories(json!(["/a", "/b$"])).is_err());
+    }
+
+    #[test]
+    fn node_name_is_valid_for_slurm_and_as_host_name() {
+        let is_valid = |name: &str| NodeName::try_from(name.to_owned()).is_ok();
+        for name in ["gpu7", "a-b_c.d", "7", &"x".repeat(63)] {
+            assert!(is_valid(name), "{name}");
+        }
+        for name in ["", "-a", ".a", "a b", "ä", "ALL", "default", &"x".repeat(64)] {
+            assert!(!is_valid(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn feature_from_hardware_has_no_operator_of_a_constraint() {
+        let feature = |name: &str| FeatureName::from_hardware(name).map(|feature| feature.to_string());
+        assert_eq!(feature("NVIDIA H200 (MIG) & more").as_deref(), Some("nvidia_h200_mig_more"));
+        assert_eq!(feature(" -cc9.0_").as_deref(), Some("cc9.0"));
+        assert_eq!((feature(""), feature("&|*")), (None, None));
+    }
+}

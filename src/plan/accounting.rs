@@ -113,4 +113,18 @@ mod tests {
         assert_eq!(warnings(qos), ["[[account]] and [[qos]] have no effect"]);
         assert_eq!(warnings(&format!("{on}{qos}")), ["limits of [[qos]] have no effect"]);
     }
+
+    #[test]
+    fn accounting_requires_plugin_only_where_slurmdbd_runs() {
+        let fix = |toml: &str, plugins: &[&str]| {
+            let config = Config::parse(toml, std::path::Path::new("x")).unwrap();
+            let mut inventory = Inventory::default();
+            inventory.slurm.plugins = plugins.iter().map(ToString::to_string).collect();
+            can_account(&config, &inventory).err().map(|refusal| refusal.finding.fix)
+        };
+        assert_eq!(fix("", &[]), None);
+        assert_eq!(fix("[accounting]\nmode = 'embedded'", &[PLUGIN]), None);
+        assert!(fix("[accounting]\nmode = 'embedded'", &["auth_jwt"]).unwrap().contains("mode = \"none\""));
+        assert!(fix("[accounting]\nmode = 'external'\ndatabase_host = 'db'", &[]).unwrap().contains("your own image"));
+    }
 }

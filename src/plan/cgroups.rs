@@ -185,3 +185,46 @@ fn without_cgroups(affinity: bool, why: String) -> CgroupPlan {
         why,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurmd_survives_only_some_obstacles() {
+        let ends_slurmd = |change: fn(&mut Inventory)| {
+            let mut inventory = Inventory::default();
+            let cgroup = &mut inventory.cgroup;
+            (cgroup.version, cgroup.writable) = (CgroupVersion::V2, true);
+            cgroup.controllers = NEEDED.map(str::to_owned).to_vec();
+            inventory.slurm.plugins = vec!["cgroup_v2".to_owned()];
+            change(&mut inventory);
+            obstacle(&inventory).map(|obstacle| obstacle.ends_slurmd)
+        };
+        assert_eq!(ends_slurmd(|_| {}), None);
+        assert_eq!(ends_slurmd(|inventory| inventory.cgroup.version = CgroupVersion::None), Some(true));
+        assert_eq!(ends_slurmd(|inventory| inventory.cgroup.version = CgroupVersion::V1), Some(false));
+        assert_eq!(ends_slurmd(|inventory| inventory.cgroup.writable = false), Some(true));
+        assert_eq!(ends_slurmd(|inventory| inventory.cgroup.whole_machine = true), Some(false));
+        assert_eq!(ends_slurmd(|inventory| inventory.cgroup.foreign_processes = true), Some(true));
+        assert_eq!(ends_slurmd(|inventory| drop(inventory.cgroup.controllers.pop())), Some(false));
+        assert_eq!(ends_slurmd(|inventory| inventory.slurm.plugins.clear()), Some(false));
+        let read_only_v1 = |inventory: &mut Inventory| {
+            (inventory.cgroup.version, inventory.cgroup.writable) = (CgroupVersion::V1, false);
+        };
+        assert_eq!(ends_slurmd(read_only_v1), Some(true));
+    }
+
+    #[test]
+    fn gpus_are_restricted_unless_they_share_a_device() {
+        let gpu = |file: &str| model::inventory::Gpu { device_file: Some(file.into()), ..Default::default() };
+        let is_restricted = |gpus: &[model::inventory::Gpu], device_rules_denied| {
+            let mut inventory = Inventory { gpus: gpus.to_vec(), ..Inventory::default() };
+            inventory.cgroup.device_rules_denied = device_rules_denied;
+            device_obstacle(&inventory).is_none()
+        };
+        let own = [gpu("/dev/nvidia0"), gpu("/dev/nvidia1")];
+        assert!(is_restricted(&own, false) && !is_restricted(&own, true));
+        assert!(is_restricted(&[gpu(WSL_DEVICE)], false) && !is_restricted(&[gpu(WSL_DEVICE), gpu(WSL_DEVICE)], false));
+    }
+}

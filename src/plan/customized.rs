@@ -318,3 +318,6 @@ impl Plan {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -352,3 +352,56 @@ fn links(position: usize, gpus: &[Offer<'_>]) -> Vec<i64> {
     };
     gpus.iter().take_while(|offer| offer.instance.is_none()).enumerate().map(link).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::{Gpu, Source};
+
+    fn gpu(vendor: Vendor, index: u32) -> Gpu {
+        Gpu {
+            vendor,
+            index,
+            uuid: Some(format!("GPU-{index}")),
+            device_file: Some(format!("/dev/{vendor}{index}").into()),
+            ..Gpu::default()
+        }
+    }
+
+    fn planned(inventory: &Inventory) -> crate::NodesPlan {
+        let inventory = Inventory { hostname: "head".to_owned(), ..inventory.clone() };
+        crate::plan(&Config::default(), &inventory).unwrap().nodes
+    }
+
+    #[test]
+    fn links_are_a_row_for_each_whole_gpu_of_its_vendor() {
+        let linked = |vendor, index, peer: u32, count| Gpu { links: [(peer, count)].into(), ..gpu(vendor, index) };
+        let gpus = vec![
+            linked(Vendor::Nvidia, 0, 1, 18),
+            linked(Vendor::Nvidia, 1, 0, 18),
+            // The other vendor's driver counts from 0, too.
+            linked(Vendor::Amd, 1, 0, 4),
+        ];
+        let inventory = Inventory { gpus, ..Inventory::default() };
+        let rows: Vec<Vec<i64>> = planned(&inventory).gres.lines.iter().map(|line| line.links.clone()).collect();
+        assert_eq!(rows, [[-1, 18, 0], [18, -1, 0], [0, 0, -1]]);
+        let flags: Vec<&str> = [Vendor::Nvidia, Vendor::Amd].map(|vendor| vendor.traits().slurm.flag).to_vec();
+        assert_eq!(planned(&inventory).gres.flags(), flags.join(","));
+    }
+
+    #[test]
+    fn plugin_needs_its_library_and_all_cpus() {
+        let nvml = Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: None, cuda_version: None };
+        let severity = |driver: Option<&Driver>, cpus: u32| {
+            let mut inventory = Inventory { drivers: driver.into_iter().cloned().collect(), ..Inventory::default() };
+            let core = |first: u32| [first, first + 1].into_iter().collect();
+            inventory.cpu.sockets = vec![vec![core(0), core(2)]];
+            let node = NodePlan { cpus, ..planned(&inventory).node };
+            auto_detect_fault(Vendor::Nvidia, &inventory, &node).map(|finding| finding.severity)
+        };
+        assert_eq!(severity(Some(&nvml), 4), None);
+        assert_eq!(severity(Some(&nvml), 3), Some(Severity::Warning));
+        assert_eq!(severity(None, 4), Some(Severity::Error));
+        assert_eq!(severity(Some(&Driver { vendor: Vendor::Amd, ..nvml }), 4), Some(Severity::Error));
+    }
+}

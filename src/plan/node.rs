@@ -323,4 +323,30 @@ mod tests {
         assert!(!warns(&format!("{compute}conf = {{ DefMemPerCPU = 256 }}\n"), 512));
         assert!(warns("[slurm.conf]\nDefMemPerCPU = 4096\n", 2048) && !warns("", 256));
     }
+
+    #[test]
+    fn tmp_disk_never_exceeds_file_system() {
+        let disk = |toml: &str, scratch_mib| {
+            let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
+            let inventory = Inventory { scratch_mib, hostname: "head".to_owned(), ..Inventory::default() };
+            let plan = crate::plan(&config, &inventory).unwrap();
+            let warns = plan.findings.iter().any(|finding| finding.what.contains("tmp_disk_mib"));
+            (plan.nodes.node.tmp_disk_mib, warns)
+        };
+        for (toml, scratch_mib, expected) in [
+            ("", None, (None, false)),
+            ("", Some(0), (None, false)),
+            ("", Some(900), (Some(900), false)),
+            ("", Some(1024), (Some(1024), false)),
+            ("", Some(5 * 1024 + 7), (Some(5 * 1024), false)),
+            ("[node]\ntmp_disk_mib = 700", Some(900), (Some(700), false)),
+            ("[node]\ntmp_disk_mib = 900", Some(900), (Some(900), false)),
+            ("[node]\ntmp_disk_mib = 901", Some(900), (Some(900), true)),
+            ("[node]\ntmp_disk_mib = 901", None, (Some(901), false)),
+            // The size of a directory that the operator names is unknown.
+            ("[slurm.conf]\nTmpFS = '/scratch'", Some(900), (None, false)),
+        ] {
+            assert_eq!(disk(toml, scratch_mib), expected, "{toml} {scratch_mib:?}");
+        }
+    }
 }

@@ -107,4 +107,18 @@ mod tests {
         assert!(!gives_gpus(&two, DeviceFiles::Hosts, Vec::new()));
         assert!(!gives_gpus(&two, DeviceFiles::Open, vec![("ConstrainDevices", "yes")]));
     }
+
+    #[test]
+    fn own_prolog_of_the_operator_names_what_is_lost() {
+        let what = |gives_gpus, names_nodes, value: &str| {
+            let path = "/etc/slurm/prolog".into();
+            let prolog = Prolog { path, gives_gpus, names_nodes, job_map: None, hooks: Vec::new() };
+            let setting = Setting { key: "Prolog".to_owned(), value: value.to_owned(), why: None };
+            prolog.check(&[setting]).map(|finding| finding.what)
+        };
+        assert!(what(true, true, "/own").unwrap().contains("every GPU"));
+        assert!(what(false, false, "/own").unwrap().contains("hooks.pre_job"));
+        assert!(what(false, true, "/own").unwrap().contains("names of its nodes"));
+        assert_eq!(what(true, true, "/etc/slurm/prolog"), None);
+    }
 }

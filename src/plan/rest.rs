@@ -36,3 +36,20 @@ pub fn can_authenticate(config: &Config, inventory: &Inventory) -> Result<(), Re
         "build the image with --target full, or remove `listen` from [rest]",
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_require_plugin() {
+        let is_possible = |toml: &str, plugins: &[&str]| {
+            let config = Config::parse(toml, std::path::Path::new("x")).unwrap();
+            let mut inventory = Inventory::default();
+            inventory.slurm.plugins = plugins.iter().map(ToString::to_string).collect();
+            can_authenticate(&config, &inventory).is_ok()
+        };
+        let rest = "[rest]\nlisten = '127.0.0.1:6820'";
+        assert!(is_possible("", &[]) && is_possible(rest, &[PLUGIN]) && !is_possible(rest, &["auth_munge"]));
+    }
+}

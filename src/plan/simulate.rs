@@ -114,11 +114,60 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use model::inventory::Gpu;
 
     #[test]
     fn no_simulated_node_has_the_name_of_the_container() {
         let config = Config::parse("[simulate]\nnodes = 2\n", Path::new("x")).unwrap();
         let host_of = |name: &str| host(&config, &HostName::try_from(name.to_owned()).unwrap()).as_str().to_owned();
         assert_eq!(["node1", "node2", "node3", "slurm"].map(host_of), ["localhost", "localhost", "node3", "slurm"]);
+    }
+
+    fn planned(toml: &str, gpus: &[Gpu]) -> crate::Plan {
+        let config = Config::parse(toml, Path::new("x")).unwrap();
+        let inventory = Inventory { hostname: "head".to_owned(), gpus: gpus.to_vec(), ..Inventory::default() };
+        crate::plan(&config, &inventory).unwrap()
+    }
+
+    #[test]
+    fn simulated_nodes_never_offer_real_gpus() {
+        let gpu = |model: &str| Gpu {
+            uuid: Some("GPU-1".to_owned()),
+            model: Some(model.to_owned()),
+            device_file: Some("/dev/nvidia0".into()),
+            ..Gpu::default()
+        };
+        let gres = |toml: &str, gpu: Gpu| {
+            let plan = planned(toml, &[gpu]);
+            (plan.nodes.gres.lines.len(), plan.findings.iter().any(|finding| finding.what == "no GPU is offered"))
+        };
+        let (real, simulated) = (gpu("NVIDIA H200"), gpu("Simulated H200"));
+        assert_eq!(gres("", real.clone()), (1, false));
+        assert_eq!(gres("[simulate]\nnodes = 2\n", real.clone()), (0, true));
+        assert_eq!(gres("[simulate]\nnodes = 2\n", simulated), (1, false));
+        assert_eq!(gres("[simulate]\nnodes = 2\ngpus = 3\n", real), (3, false));
+    }
+
+    #[test]
+    fn each_kind_of_node_has_its_resources() {
+        let plan = planned("[simulate]\nnodes = 2\ncpus = 4\nmemory_mib = 5000\n", &[]);
+        assert_eq!(plan.summary, "2 SIMULATED nodes in this container, each with no GPU, 4 CPUs, 5000 MiB");
+        let plan = planned(
+            "[simulate]\nnodes = 2\ncpus = 4\nmemory_mib = 5000\n[[simulate.node]]\nname = 'big'\ncpus = 8\ngpus = 2\n",
+            &[],
+        );
+        assert!(
+            plan.summary.starts_with("3 SIMULATED nodes in this container; node[1-2] with no GPU, 4 CPUs"),
+            "{}",
+            plan.summary
+        );
+        assert!(plan.summary.contains("; big with 2 simulated GPUs, 8 CPUs"), "{}", plan.summary);
+        let reason = |fact: &str| plan.decisions.iter().find(|one| one.what == fact).map(|one| one.why.as_str());
+        assert!(
+            reason("CPUs=8").is_some_and(|why| why.starts_with("cpus of big in [simulate]")),
+            "{:?}",
+            plan.decisions
+        );
+        assert_eq!(plan.node_names(), "node[1-2],big");
     }
 }

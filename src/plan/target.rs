@@ -171,6 +171,11 @@ mod tests {
         };
         let all = [Role::All, Role::Controller, Role::Compute, Role::Login, Role::None];
         assert_eq!(all.map(&mut units), [1, 1, 1, 1, 0]);
+        let has_state = all.map(|role| {
+            config.role = role;
+            Target::of(&config).has_state()
+        });
+        assert_eq!(has_state, [true, true, false, false, false]);
         config.login.port = std::num::NonZeroU16::new(22);
         let sshd = [Role::All, Role::Controller, Role::Compute, Role::Login, Role::None].map(|role| {
             config.role = role;

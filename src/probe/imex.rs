@@ -19,3 +19,19 @@ pub(super) fn channels(root: &Path) -> Vec<u32> {
     channels.sort_unstable();
     channels
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_channels_that_are_devices() {
+        let root = crate::tests::tree(&[("dev/nvidia-caps-imex-channels/channel3", "not a device")]);
+        let directory = root.path().join(DIRECTORY);
+        for name in ["channel10", "channel2", "channelx", "other"] {
+            std::os::unix::fs::symlink("/dev/null", directory.join(name)).unwrap();
+        }
+        assert_eq!(channels(root.path()), [2, 10]);
+        assert_eq!(channels(&directory), [0; 0]);
+    }
+}

@@ -143,6 +143,12 @@ mod tests {
     }
 
     #[test]
+    fn free_memory_is_a_share_of_usable_memory() {
+        let percent = |free_mib, usable_mib| MemoryState { free_mib, usable_mib, pressure: None }.free_percent();
+        assert_eq!([percent(50, 200), percent(199, 200), percent(0, 200), percent(7, 0)], [25, 99, 0, 100]);
+    }
+
+    #[test]
     fn counts_reclaimable_cache_of_container_as_free() {
         let free = |files: &[(&str, &str)]| {
             sample(tree(files).path()).map(|found| (found.free_mib, found.usable_mib, found.pressure))

@@ -40,5 +40,6 @@ mod tests {
         let names = ["localhost", "no-such-host.invalid", "127.0.0.1"];
         assert_eq!(unresolvable(names, 9 * TIMEOUT), ["no-such-host.invalid"]);
         assert!(unresolvable(names, Duration::ZERO).is_empty());
+        assert!(resolves("localhost") && !resolves("no-such-host.invalid") && !is_in_dns("no-such-host.invalid"));
     }
 }

@@ -35,10 +35,14 @@ pub fn query_container_name(root: &Path, hostname: &str) -> Option<Result<String
             "start the container with --hostname NAME, or set SLURMINIT_NODE_NAME",
         )
     };
-    Some(look_up(root, hostname).map_err(unknown))
+    Some(look_up(root, hostname, reverse_lookup).map_err(unknown))
 }
 
-fn look_up(root: &Path, hostname: &str) -> Result<String, String> {
+fn look_up(
+    root: &Path,
+    hostname: &str,
+    reverse_lookup: impl Fn(IpAddr) -> Result<Option<String>, &'static str>,
+) -> Result<String, String> {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     if !has_docker_name_server(&text("etc/resolv.conf")) {
         return Err("no network with Docker's name server".to_owned());
@@ -130,5 +134,23 @@ mod tests {
         assert!(query_container_name(root.path(), "gpu7").is_none());
         let finding = query_container_name(root.path(), "3feeba991c75").unwrap().unwrap_err();
         assert!(finding.fix.contains("--hostname"), "{finding}");
+    }
+
+    #[test]
+    fn name_is_that_of_the_first_network_that_has_one() {
+        let id = "3feeba991c75";
+        let hosts = format!("172.19.0.2 {id}\n172.20.0.2 {id}\n");
+        let root = crate::tests::tree(&[("etc/resolv.conf", "nameserver 127.0.0.11\n"), ("etc/hosts", hosts.as_str())]);
+        let names = |first: Result<Option<&str>, &'static str>, second: Option<&str>| {
+            look_up(root.path(), id, |address| {
+                let name = if address.to_string() == "172.19.0.2" { first } else { Ok(second) };
+                name.map(|name| name.map(str::to_owned))
+            })
+        };
+        let second = Some("lab-compute-3.lab_default");
+        assert_eq!(names(Ok(Some("lab-gpu-1.lab_inner")), second).as_deref(), Ok("gpu-1"));
+        assert_eq!(names(Ok(Some(&format!("{id}.lab"))), second).as_deref(), Ok("compute-3"), "only the ID again");
+        assert_eq!(names(Err("no answer"), second).as_deref(), Ok("compute-3"));
+        assert!(names(Ok(None), None).is_err_and(|why| why.contains("172.20.0.2")));
     }
 }

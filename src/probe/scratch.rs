@@ -14,3 +14,18 @@ pub fn detect(root: &Path) -> Option<u64> {
     let file_system = statfs(&root.join("tmp")).ok().filter(|file_system| file_system.filesystem_type() != ZFS)?;
     Some(file_system.blocks().saturating_mul(u64::try_from(file_system.block_size()).ok()?) >> 20)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_of_tmp_is_in_mib() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(detect(root.path()), None);
+        std::fs::create_dir(root.path().join("tmp")).unwrap();
+        let size = detect(root.path());
+        // Between a MiB and an EiB.
+        assert!(size.is_some_and(|mib| (1..1 << 40).contains(&mib)), "{size:?}");
+    }
+}

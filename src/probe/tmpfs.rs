@@ -81,6 +81,15 @@ mod tests {
     }
 
     #[test]
+    fn reads_mounts_of_its_own_process() {
+        let memory = Memory { total_mib: 24_000, limit_mib: Some(100), ..Memory::default() };
+        let root = crate::tests::tree(&[("proc/self/mountinfo", DOCKER_MOUNTS)]);
+        assert!(detect(root.path(), &memory).is_some());
+        assert_eq!(detect(root.path(), &Memory { limit_mib: Some(128), ..memory }), None);
+        assert_eq!(detect(tempfile::tempdir().unwrap().path(), &memory), None);
+    }
+
+    #[test]
     fn names_oversized_mount_with_size() {
         let unsized_mount = warning("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
         assert!(

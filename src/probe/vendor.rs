@@ -125,3 +125,27 @@ fn failed_probe(vendor: Vendor, why: &SandboxError) -> ProbeResult {
     let what = format!("{interface} {why}; no {maker} GPU is used");
     ProbeResult { findings: vec![Finding::warning(Kind::DriverFails, what, cause, fix)], ..ProbeResult::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_time_even_after_a_late_library() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let deadline = |files| Deadlines { library: now, files, each_gpu: 60 * second, all_gpus: now }.for_files();
+        let later = now + 3600 * second;
+        assert_eq!(deadline(later), later);
+        let late = deadline(now) - now;
+        assert!((10 * second..40 * second).contains(&late), "{late:?}");
+    }
+
+    #[test]
+    fn failed_probe_distinguishes_hung_driver_from_missing_process() {
+        let finding = |why: &SandboxError| failed_probe(Vendor::Amd, why).findings.remove(0);
+        let hung = finding(&SandboxError::TimedOut(Duration::from_secs(7)));
+        assert_eq!((hung.kind, hung.fix.as_str()), (Kind::DriverFails, Obstacle::Hang.cause_and_fix(Vendor::Amd).1));
+        let without_process = finding(&SandboxError::NotStarted(nix::errno::Errno::EAGAIN));
+        assert_eq!(without_process.cause, SandboxError::NO_PROCESS.0);
+    }
+}

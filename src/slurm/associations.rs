@@ -207,6 +207,26 @@ mod tests {
         assert_eq!(calls("2|root\n", "4\n"), ["modify qos where name=short set Priority=5"]);
     }
 
+    #[test]
+    fn value_in_another_notation_is_no_failure() {
+        let toml = "[accounting]\nmode = 'embedded'\n[[qos]]\nname = 'short'\nMaxWall = 60\n";
+        let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+        let applied = |error: &str| {
+            let run = |_: &str, arguments: &[&str]| match arguments[3..].join(" ").as_str() {
+                "show qos format=name" => {
+                    Answer::Ended { succeeded: true, stdout: "short\n".to_owned(), stderr: String::new() }
+                }
+                line if line.starts_with("modify") => {
+                    Answer::Ended { succeeded: false, stdout: error.to_owned(), stderr: String::new() }
+                }
+                _ => Answer::Ended { succeeded: true, stdout: String::new(), stderr: String::new() },
+            };
+            apply_with(Sacctmgr(Client::with_runner(&run)), &config, "c")
+        };
+        assert_eq!(applied(" Request didn't affect anything"), Ok(()));
+        assert!(applied("Unable to contact slurmdbd").is_err_and(|why| why.contains("slurmdbd")));
+    }
+
     /// slurmdbd stores `Lab` as `lab`.
     #[test]
     fn adds_nothing_that_exists_in_lower_case() {

@@ -340,48 +340,21 @@ fn split_columns<const N: usize>(line: &str, columns: &[(&str, usize); N]) -> [S
     })
 }
 
+/// Slurm's programs in a test: the output, or the error, of the first entry with which the command line begins. Other
+/// commands fail.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_node_addresses() {
-        let pair = |line: &str| parse_address(line).map(|(name, address)| format!("{name} {}", address.ip()));
-        assert_eq!(pair("compute-1: 172.18.0.3:6818").as_deref(), Some("compute-1 172.18.0.3"));
-        assert_eq!(pair("compute-1: [fd00::3]:6818").as_deref(), Some("compute-1 fd00::3"));
-        for other in ["", "compute-1: x:6818", "a b: 172.18.0.3:6818", "172.18.0.3:6818"] {
-            assert_eq!(pair(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn ignores_lines_forged_by_job_name() {
-        let line = |mark: &str, id: u64, name: &str| {
-            format!("{mark}{id}|{id}|PENDING|2|0:00|main|bob|1000|||||Resources|2|gres/gpu:nvidia:2|lab|{name}\n")
+pub(crate) fn answers<const N: usize>(known: [(&str, Result<&str, &str>); N]) -> impl Fn(&str, &[&str]) -> Answer {
+    move |program, arguments| {
+        let line = format!("{program} {}", arguments.join(" "));
+        let output = known.iter().find(|(command, _)| line.starts_with(command)).map(|(_, output)| *output);
+        let (stdout, stderr) = match output {
+            Some(Ok(stdout)) => (stdout.to_owned(), String::new()),
+            Some(Err(stderr)) => (String::new(), stderr.to_owned()),
+            None => (String::new(), format!("unexpected: {line}")),
         };
-        let run = |_: &str, arguments: &[&str]| {
-            let format = arguments.last().and_then(|format| format.strip_prefix("--format=")).unwrap_or_default();
-            let mark = format.split_once('%').unwrap_or_default().0;
-            let text = line(mark, 7, &format!("train|a\n{}", line("", 8, "forged")));
-            Answer::Ended { succeeded: true, stdout: text, stderr: String::new() }
-        };
-        let jobs = Client::with_runner(&run).jobs_for_display(&Jobs::default()).unwrap();
-        let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
-        assert_eq!((job.number, job.name.as_str(), job.gpus), (7, "train|a", 4));
-        assert_eq!(job.account, "lab");
-    }
-
-    #[test]
-    fn splits_columns_by_width() {
-        let columns = [("JobID", 4), ("State", 10), ("NodeList", 6)];
-        assert_eq!(split_columns("7   PENDING         ", &columns), ["7", "PENDING", ""]);
-        assert_eq!(split_columns("7   RUNNING   c1", &columns), ["7", "RUNNING", "c1"]);
-        assert_eq!(split_columns("", &columns), [""; 3]);
-    }
-
-    #[test]
-    fn omits_localhost_in_squeue_arguments() {
-        let arguments = |node| Jobs { node: Some(node), ..Jobs::HOLDING }.arguments().len();
-        assert_eq!((arguments("localhost"), arguments("c1")), (2, 3));
+        Answer::Ended { succeeded: matches!(output, Some(Ok(_))), stdout, stderr }
     }
 }
+
+#[cfg(test)]
+mod tests;

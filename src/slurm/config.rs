@@ -72,4 +72,17 @@ mod tests {
         let none = RunningConfig::new("Configuration data as of\n".to_owned());
         assert_eq!((none.batch_start_timeout(), none.max_node_count()), (None, None));
     }
+
+    #[test]
+    fn expands_node_name_in_spool_directory() {
+        let text = "Configuration data as of 2026-11-28T09:13:07 \nAccountingStorageType   = accounting_storage/slurmdbd\n\
+            SlurmdSpoolDir          = /var/spool/my slurm/%n\nStateSaveLocation       = /var/spool/slurmctld\n";
+        let config = RunningConfig::new(text.to_owned());
+        assert_eq!(config.spool_directory("c1"), "/var/spool/my slurm/c1");
+        assert_eq!(config.state_directory(), Some("/var/spool/slurmctld".into()));
+        assert_eq!(config.first_line(), "Configuration data as of 2026-11-28T09:13:07");
+        assert!(config.has_accounting());
+        let without = RunningConfig::new("AccountingStorageType = (null)\n".to_owned());
+        assert_eq!((without.spool_directory("c1"), without.has_accounting()), (String::new(), false));
+    }
 }

@@ -44,3 +44,20 @@ impl From<QueryError> for String {
         error.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recognizes_slurms_errors_only_in_output_of_failed_command() {
+        let failed = |output: &str| QueryError::Failed { program: "scontrol", output: output.to_owned() };
+        let key = failed("slurm_load_node error: Protocol authentication error\n");
+        let kind = failed("Requested operation is presently disabled for job 7\n");
+        assert!(key.is_authentication() && !key.is_operation_disabled());
+        assert!(kind.is_operation_disabled() && !kind.is_authentication());
+        for other in [QueryError::Missing("scontrol"), QueryError::TimedOut("scontrol"), failed("Invalid job id")] {
+            assert!(!other.is_authentication() && !other.is_operation_disabled(), "{other}");
+        }
+    }
+}

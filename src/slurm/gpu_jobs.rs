@@ -77,6 +77,7 @@ fn parse_job(value: &Value, node: &str) -> Option<Job> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::answers;
 
     #[test]
     fn parses_running_and_ended_jobs_of_the_node() {
@@ -99,5 +100,29 @@ mod tests {
             ([(1, 500_000)].as_slice(), Some(200), "COMPLETED")
         );
         assert!(parse("{}", "c1").is_err());
+    }
+
+    #[test]
+    fn batch_script_runs_on_batch_host_only() {
+        let hosts = |node: &str, has_script: bool| {
+            let set = |number: u64| serde_json::json!({"set": true, "number": number});
+            let job = serde_json::json!({"job_id": 7, "job_state": ["RUNNING"], "user_id": 1501, "start_time": set(100), "end_time": set(0),
+                "batch_flag": has_script, "batch_host": "c1", "mail_type": ["END", "FAIL"], "admin_comment": "seen", "qos": "long",
+                "job_resources": {"nodes": {"allocation": [{"name": "c1"}, {"name": "c2"}]}}});
+            let answer = serde_json::json!({"jobs": [job]}).to_string();
+            let comment = admin_comment(&answer);
+            let command = format!("squeue --noheader --all --json --states=all --nodelist={node}");
+            let known = [(command.as_str(), Ok(answer.as_str()))];
+            let run = answers(known);
+            let jobs = query(&Client::with_runner(&run), node).unwrap();
+            let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
+            assert_eq!((job.nodes, job.mail.join(","), job.qos.as_str()), (2, "END,FAIL".to_owned(), "long"));
+            assert_eq!((job.array, job.end, Some(&job.comment)), (None, None, comment.as_ref()));
+            (job.is_batch_host, job.is_first_node)
+        };
+        assert_eq!(hosts("c1", true), (true, true));
+        assert_eq!(hosts("c1", false), (false, true));
+        assert_eq!(hosts("c2", true), (false, false));
+        assert_eq!((admin_comment("{\"jobs\": []}"), admin_comment("x")), (None, None));
     }
 }

@@ -171,4 +171,38 @@ mod tests {
         assert!(node.is_unresponsive() && is_unresponsive("DOWN+DYNAMIC_NORM") && is_unresponsive("IDLE*"));
         assert!(!is_unresponsive("IDLE+DYNAMIC_NORM") && !is_unresponsive("MIXED+DRAIN"));
     }
+
+    #[test]
+    fn recognizes_state_flags_with_sinfo_marks() {
+        let node = |state: &str| record(&format!("CPUAlloc=0 State={state}"));
+        assert!(node("IDLE+CLOUD+POWERED_DOWN").is_cloud() && node("IDLE+CLOUD*").is_cloud());
+        assert!(!node("IDLE+DYNAMIC_NORM").is_cloud() && !node("CLOUDY").is_cloud());
+        assert!(node("DOWN+INVALID_REG").is_invalid() && !node("DOWN").is_invalid());
+        assert!(node("IDLE+RESERVED").is_in_use() && node("IDLE+COMPLETING").is_in_use());
+        assert!(!node("IDLE").is_in_use() && record("CPUAlloc=2 State=MIXED").is_in_use());
+        assert!(record("State=IDLE").is_in_use(), "an unknown allocation may be one");
+    }
+
+    #[test]
+    fn reason_is_compared_without_time_and_user() {
+        let node = record("State=IDLE+DRAIN Reason=fan broken [root@2026-11-28T09:13:07]");
+        assert!(node.has_reason("fan broken") && !node.has_reason("fan") && !node.has_reason("broken"));
+        assert!(node.reason_contains("broken") && !node.reason_contains("State"));
+        assert!(!record("State=IDLE").reason_contains("IDLE"));
+    }
+
+    #[test]
+    fn shortfall_names_first_resource_below_promise() {
+        let node = record(REGISTERED);
+        let shortfall = |conf: &str| node.shortfall(conf);
+        assert_eq!(shortfall("CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2,shard:4"), None);
+        assert_eq!(shortfall("CPUs=4 RealMemory=9000 Gres=gpu:nvidia:3"), None);
+        assert_eq!(shortfall("CPUs=1 RealMemory=7999").as_deref(), Some("CPUs=1 of 2"));
+        assert_eq!(shortfall("CPUs=2 RealMemory=7999").as_deref(), Some("RealMemory=7999 of 8000"));
+        assert_eq!(shortfall("CPUs=2 RealMemory=8000 Gres=gpu:nvidia:1").as_deref(), Some("gpu:nvidia:1 of 2"));
+        assert_eq!(shortfall("CPUs=2 RealMemory=8000 Gres=gpu:amd:2").as_deref(), Some("gpu:nvidia:0 of 2"));
+        let without_gpus = record(&REGISTERED.replace("gpu:nvidia:2(S:0)", "(null)"));
+        assert_eq!(without_gpus.shortfall("CPUs=2 RealMemory=8000"), None);
+        assert_eq!(record("CPUTot=2 RealMemory=8000 Sockets=1").hardware(), "CPUTot=2 Sockets=1 RealMemory=8000");
+    }
 }

@@ -89,3 +89,58 @@ pub fn expand_node_list(list: &str) -> anyhow::Result<Vec<String>> {
     );
     Ok(Client::with_timeout(limit::COMMAND).hostnames(list)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::answers;
+    use model::prepared::OfferedGpu;
+
+    const NODES: &str =
+        r#"{"nodes": [{"name": "c1", "state": ["MIXED"], "gres": "gpu:2", "gres_used": "gpu:1(IDX:1)"}]}"#;
+    const JOBS: &str = r#"{"jobs": [{"job_id": 7, "user_name": "alice", "gres_detail": ["gpu:1(IDX:1)"],
+        "job_resources": {"nodes": {"allocation": [{"name": "c1"}]}}}]}"#;
+
+    #[test]
+    fn adds_own_models_where_controller_has_none() {
+        let run = answers([("scontrol --details --json show node", Ok(NODES)), ("squeue", Ok(JOBS))]);
+        let gpu = |index| OfferedGpu { index, model: "NVIDIA H200".to_owned(), ..OfferedGpu::default() };
+        let prepared =
+            |node: &str| Prepared { node_name: node.to_owned(), gpus: vec![gpu(2), gpu(3)], ..Prepared::default() };
+        let models = |prepared: Option<&Prepared>| {
+            let cluster = query_nodes_and_jobs(&Client::with_runner(&run), prepared).unwrap();
+            let gpus = cluster.nodes[0].gpus.iter();
+            gpus.map(|gpu| (gpu.index, gpu.model.clone().unwrap_or_default())).collect::<Vec<_>>()
+        };
+        assert_eq!(models(Some(&prepared("c1"))), [(2, "NVIDIA H200".to_owned()), (3, "NVIDIA H200".to_owned())]);
+        assert_eq!(models(Some(&prepared("c2"))), [(0, String::new()), (1, String::new())]);
+        assert_eq!(models(None), [(0, String::new()), (1, String::new())]);
+    }
+
+    #[test]
+    fn queries_jobs_of_a_node_only_if_a_gpu_is_in_use() {
+        let job = |nodes: &str, jobs| {
+            let known = [("scontrol --details --json show node c1", Ok(nodes)), ("squeue", jobs)];
+            let run = answers(known);
+            let cluster = query_node("c1", &Client::with_runner(&run))?;
+            anyhow::Ok(cluster.nodes[0].gpus[1].state.jobs().iter().map(|job| job.job).collect::<Vec<_>>())
+        };
+        assert_eq!(job(NODES, Ok(JOBS)).unwrap(), [7]);
+        assert!(job(NODES, Err("Unable to contact slurm controller")).is_err());
+        let free = NODES.replace("gpu:1(IDX:1)", "gpu:0");
+        assert_eq!(job(&free, Err("not queried")).unwrap(), [0; 0]);
+    }
+
+    #[test]
+    fn list_of_nodes_has_no_option_and_no_other_text() {
+        for list in ["", "-x", "[1-2]", "a;b", "a b", "a/b", "ä"] {
+            let why = expand_node_list(list).unwrap_err().to_string();
+            assert!(why.starts_with("not a node or list of nodes"), "{list}: {why}");
+        }
+    }
+
+    #[test]
+    fn own_shortfall_is_a_reason_of_slurminit() {
+        assert!(shortfall_reason_prefix().starts_with(OUR_REASON) && shortfall_reason_prefix().ends_with(": "));
+    }
+}

@@ -60,6 +60,7 @@ fn attributes_samples_before_the_answer_and_none_after_the_end() {
         sample(&mut usage, at, if at <= 12 || at > 40 { 0 } else { 80 });
     }
     assert_eq!(usage.update(60_000, vec![job(7, 12, None)]), []);
+    assert!(usage.has_jobs());
     let running = usage.running(60_000);
     assert_eq!(running[0].gpus[0].measured_ms, 48_000);
     // The job ended at 42, which slurmctld reports later.
@@ -76,6 +77,40 @@ fn attributes_samples_before_the_answer_and_none_after_the_end() {
     assert_eq!((gpu.measured_ms, gpu.mean_percent(), gpu.idle_ms, gpu.peak_percent), (30_000, Some(80.0), 0, 80));
     assert_eq!((gpu.energy_mj, gpu.mean_memory_mib()), (Some(3_000_000), Some(1024)));
     assert!(!usage.has_jobs() && usage.update(61_000, vec![job(7, 12, Some(42))]).is_empty(), "recorded once");
+}
+
+#[test]
+fn mail_is_requested_for_end_or_failure() {
+    let is_requested = |mail: &[&str], state: &str, end| {
+        let mail = mail.iter().map(ToString::to_string).collect();
+        Job { mail, state: state.to_owned(), ..job(7, 0, end) }.is_mail_requested()
+    };
+    assert!(is_requested(&["END"], "COMPLETED", Some(9)) && is_requested(&["BEGIN", "FAIL"], "TIMEOUT", Some(9)));
+    assert!(!is_requested(&["FAIL"], "COMPLETED", Some(9)) && !is_requested(&["BEGIN"], "FAILED", Some(9)));
+    assert!(!is_requested(&["END", "FAIL"], "RUNNING", None) && !is_requested(&[], "FAILED", Some(9)));
+}
+
+#[test]
+fn samples_after_the_query_count_in_the_next_answer() {
+    let mut usage = usage();
+    sample(&mut usage, 5, 50);
+    sample(&mut usage, 10, 50);
+    usage.update(7_000, vec![job(7, 0, None)]);
+    usage.update(11_000, vec![job(7, 0, None)]);
+    assert_eq!(usage.running(11_000)[0].gpus[0].measured_ms, 10_000);
+}
+
+#[test]
+fn errors_count_for_job_that_has_the_gpu() {
+    let mut usage = usage();
+    sample(&mut usage, 5, 50);
+    usage.update(6_000, vec![job(7, 0, None)]);
+    usage.add_error("GPU-0");
+    usage.add_error("GPU-0");
+    usage.add_error("GPU-1");
+    sample(&mut usage, 10, 70);
+    assert_eq!(usage.running(10_000)[0].gpus[0].errors, 2);
+    assert_eq!((usage.history("GPU-0", 10_000), usage.history("GPU-1", 10_000)), (vec![Some(60)], vec![]));
 }
 
 #[test]
@@ -235,6 +270,8 @@ fn job_on_two_nodes_is_idle_only_if_both_nodes_gpus_are_idle() {
     assert_eq!(idle_steps_of_two_nodes([&idle, &busy], 40), []);
     assert_eq!(idle_steps_of_two_nodes([&busy, &idle], 40), []);
     assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 15), []);
+    // c2 confirmed the warning, and nothing after it.
+    assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 18), [warn]);
     // c2 was idle, and uses its GPU after the warning: nothing is cancelled before both were idle for a window again.
     let mut later = idle;
     later[24..].fill(90);

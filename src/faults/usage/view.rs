@@ -88,6 +88,7 @@ pub fn sparkline(means: &[Option<u32>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{GpuUse, Job};
     use super::*;
 
     #[test]
@@ -106,5 +107,39 @@ mod tests {
         history.add(10 * minute, 7);
         assert_eq!(history.means(10 * minute), [Some(7)]);
         assert_eq!(history.means(500 * minute), []);
+    }
+
+    #[test]
+    fn use_of_a_job_omits_shared_gpus_and_unknown_readings() {
+        let gpu = |busy, memory_ms, peak_memory_mib, energy_mj, is_shared| GpuUse {
+            busy,
+            percent_ms: 10_000,
+            memory_ms,
+            peak_memory_mib,
+            energy_mj,
+            is_shared,
+            ..GpuUse::default()
+        };
+        let run = JobRecord {
+            job: Job { job: 7, user: "alice".to_owned(), state: "RUNNING".to_owned(), start: 5, ..Job::default() },
+            gpus: vec![
+                gpu(800_000, 1, 900, Some(3_000_999), false),
+                gpu(400_000, 0, 5_000, None, false),
+                gpu(0, 1, 7_000, Some(1_000), true),
+            ],
+            ..JobRecord::default()
+        };
+        let expected = JobUse {
+            job: 7,
+            user: "alice".to_owned(),
+            state: "RUNNING".to_owned(),
+            gpus: 3,
+            start: 5,
+            end: None,
+            percent: Some(60),
+            peak_memory_mib: Some(900),
+            energy_j: Some(3_000),
+        };
+        assert_eq!(JobUse::from(&run), expected);
     }
 }

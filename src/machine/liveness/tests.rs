@@ -311,3 +311,15 @@ fn stop_during_a_round_ends_the_check_without_a_verdict() {
     sim.run_to_exit();
     assert_eq!(sim.exit, Some(0));
 }
+
+#[test]
+fn answer_may_take_the_units_own_time_but_no_longer_than_the_interval() {
+    let timeout = |own: Option<u64>, interval: u64| {
+        let mut setup = probed(cluster(false));
+        (setup.supervise.probe_interval, setup.supervise.probe_timeout) = (Duration::from_secs(interval), 3 * SECOND);
+        setup.units[1].liveness.as_mut().unwrap().timeout = own.map(Duration::from_secs);
+        Sim::new(setup).machine.probe_timeout(SLURMCTLD)
+    };
+    assert_eq!((timeout(None, 5), timeout(Some(4), 5)), (3 * SECOND, 4 * SECOND));
+    assert_eq!((timeout(None, 2), timeout(Some(9), 5)), (2 * SECOND, 5 * SECOND));
+}

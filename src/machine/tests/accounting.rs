@@ -128,6 +128,28 @@ fn reload_creates_accounts_after_it_has_applied_the_files() {
     }
 }
 
+/// Crashes after a reload that changed no file have another cause.
+#[test]
+fn crashes_during_accounts_restore_only_changed_files() {
+    for apply in [Apply::Nothing, Apply::Reconfigure] {
+        let mut sim = Sim::new(cluster(false));
+        sim.ready();
+        sim.send(Event::Command(Command::Reload));
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..with_accounts() })));
+        sim.exits(Child::Reload, Exit::Code(0));
+        if apply == Apply::Reconfigure {
+            sim.exits(Child::Reconfigure, Exit::Code(0));
+            sim.node("idle|none");
+        }
+        for _ in 0..2 {
+            assert!(sim.alive.contains(&Child::Associations));
+            sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+            sim.wait(Duration::from_secs(2));
+        }
+        assert_eq!(sim.spawned.contains(&Child::Restore), apply == Apply::Reconfigure, "{apply:?}");
+    }
+}
+
 /// mariadbd can hang if SIGTERM comes in its first second.
 #[test]
 fn kills_database_soon_if_stopped_during_its_start() {

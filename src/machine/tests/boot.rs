@@ -217,3 +217,43 @@ fn reload_after_which_no_job_runs_is_rolled_back() {
     assert!(snapshot.ready, "{}", snapshot.why);
     assert_eq!(snapshot.reload.last.map(|last| last.outcome), Some(Outcome::Applied));
 }
+
+#[test]
+fn hung_hook_ends_container_at_its_own_deadline() {
+    let second = Duration::from_secs(1);
+    let mut sim = Sim::new(Setup { hooks: vec![hook(5 * second)], ..cluster(false) });
+    sim.wait(5 * second - MS);
+    assert!(!sim.machine.is_stopping());
+    sim.wait(MS);
+    assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::HookTooSlow { index: 0, .. })));
+    sim.run_to_exit();
+    assert_eq!(sim.exit, Some(exit_code::HOOK));
+}
+
+#[test]
+fn refused_configuration_ends_container_before_daemons_start() {
+    let mut sim = Sim::new(cluster(false));
+    sim.send(super::deaths::configuration_error());
+    sim.run_to_exit();
+    assert_eq!(sim.exit, Some(exit_code::CONFIG));
+    assert!(!DAEMONS.iter().any(|unit| sim.spawned.contains(&Child::Unit(*unit))), "{:?}", sim.spawned);
+}
+
+#[test]
+fn login_environments_follow_accounts_once_they_are_prepared() {
+    let mut sim = Sim::new(cluster(false));
+    sim.send(Event::AccountsChanged);
+    assert!(!sim.spawned.contains(&Child::Environments), "the preparation reads the accounts");
+    sim.ready();
+    // A change during the run requires another one.
+    sim.send(Event::AccountsChanged);
+    sim.send(Event::AccountsChanged);
+    sim.exits(Child::Environments, Exit::Code(0));
+    sim.exits(Child::Environments, Exit::Code(1));
+    assert!(!sim.alive.contains(&Child::Environments));
+    let failed = |notice: &&Notice| matches!(notice, Notice::EnvironmentsNotWritten { .. });
+    assert_eq!(sim.notices.iter().filter(failed).count(), 1);
+    sim.send(Event::Signal(libc::SIGTERM));
+    sim.send(Event::AccountsChanged);
+    assert!(!sim.alive.contains(&Child::Environments));
+}

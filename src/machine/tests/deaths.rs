@@ -22,7 +22,7 @@ fn restarts_crashed_daemon_at_once_then_backs_off_then_gives_up() {
     assert!(matches!(sim.notices.last(), Some(Notice::Ended { why: Some(_), .. })), "the last notice has the reason");
 }
 
-fn configuration_error() -> Event {
+pub(super) fn configuration_error() -> Event {
     let finding =
         model::inventory::Finding::error(model::inventory::Kind::Other, "slurminit.toml:3", "slurmctld", "correct it");
     Event::Prepare(PrepareEvent::Failed { exit_code: exit_code::CONFIG, finding })

@@ -243,11 +243,13 @@ fn suspended_slurmd_does_not_count_as_silent() {
     sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim.wait(Duration::from_secs(5));
     assert!(sim.alive.contains(&Child::Liveness) && sim.suspended.contains(&Child::Unit(SLURMD)));
+    assert!(sim.machine.holds_launches());
     for unit in [MUNGED, SLURMCTLD] {
         sim.send(Event::Liveness(unit, Liveness::Answers));
     }
     sim.send(Event::Liveness(SLURMD, Liveness::Stopped("it is stopped".to_owned())));
     sim.exits(Child::JobsAccount, Exit::Code(0));
+    assert!(!sim.machine.holds_launches());
     sim.exits(Child::Liveness, Exit::Code(0));
     assert!(!sim.stopped.contains(&Child::Unit(SLURMD)), "{:?}", sim.notices);
 }

@@ -40,6 +40,8 @@ fn leftover_processes_have_time_to_exit() {
         }
         let wake = sim.machine.next_wake().unwrap();
         assert_eq!((wake - sim.now).as_millis(), limit, "after code {code}");
+        sim.wait(wake - sim.now);
+        assert!(!sim.alive.contains(&Child::Cmd), "killed");
     }
 }
 
@@ -203,4 +205,21 @@ fn slurmd_that_died_while_joining_was_never_ready() {
     assert!(!sim.machine.units()[slurmd].has_been_ready());
     sim.send(Event::ReadinessChecked(slurmd, true));
     assert!(sim.machine.units()[slurmd].has_been_ready());
+}
+
+#[test]
+fn signal_after_the_exit_has_no_effect() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.send(Event::Signal(libc::SIGTERM));
+    sim.run_to_exit();
+    assert_eq!(sim.machine.step(sim.now, Event::Signal(libc::SIGTERM)), []);
+}
+
+#[test]
+fn panic_loses_no_effect_that_came_before_it() {
+    let mut sim = Sim::new(cluster(false));
+    sim.machine.cluster.step.push(Effect::SignalAll(libc::SIGTERM));
+    assert_eq!(sim.machine.effects_of_panic(), [Effect::SignalAll(libc::SIGTERM)]);
+    assert_eq!(sim.machine.effects_of_panic(), []);
 }

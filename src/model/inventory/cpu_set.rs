@@ -92,6 +92,13 @@ serde_by_text!(CpuSet);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sets_intersect_if_they_share_a_cpu() {
+        let set = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>();
+        assert!(set(&[0, 1]).intersects(&set(&[1, 2])) && !set(&[0, 1]).intersects(&set(&[2])));
+        assert!(!set(&[]).intersects(&set(&[])));
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -128,6 +128,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sockets_are_no_part_of_a_gres() {
+        for (gres, expected) in [
+            ("gpu:nvidia:2(S:0-1)", "gpu:nvidia:2"),
+            ("gpu:a:1(S:0),gpu:b:2(S:1),lic:1", "gpu:a:1,gpu:b:2,lic:1"),
+            ("gpu:nvidia:2(IDX:0-1)", "gpu:nvidia:2(IDX:0-1)"),
+            ("(null)", "(null)"),
+        ] {
+            assert_eq!(without_sockets(gres), expected);
+        }
+    }
+
+    #[test]
+    fn part_of_a_gpu_is_a_gpu() {
+        for gres in ["gpu", "gpu:nvidia:2(S:0)", "shard:4", "lic:1,mps:50"] {
+            assert!(has_gpu(gres), "{gres}");
+        }
+        for gres in ["", "lic:1", "gpus:1", "bandwidth:lustre:no_consume:4G"] {
+            assert!(!has_gpu(gres), "{gres}");
+        }
+    }
+
+    #[test]
     fn counts_gpus_of_all_types_and_sockets() {
         for (gres, expected) in [
             ("(null)", 0),

@@ -123,4 +123,15 @@ mod tests {
         let amd = Identity { vendor: Vendor::Amd, ..gpu("", "", "", 0) };
         assert!(!amd.is_same_gpu(&gpu("", "", "", 0)));
     }
+
+    #[test]
+    fn names_gpu_by_file_or_else_by_address() {
+        let name = |address: &str, file: &str| gpu("a", address, file, 3).to_string();
+        assert_eq!(name("0000:10:00.0", "/dev/nvidia5"), "GPU 3 (/dev/nvidia5)");
+        assert_eq!((name("0000:10:00.0", ""), name("", "")), ("GPU 3 (0000:10:00.0)".to_owned(), "GPU 3".to_owned()));
+        let key = |uuid: &str, address: &str, file: &str| gpu(uuid, address, file, 3).key().to_string();
+        assert_eq!(key("GPU-1", "0000:10:00.0", "/dev/x"), "GPU-1");
+        assert_eq!(key("", "0000:10:00.0", "/dev/x"), "0000:10:00.0 /dev/x");
+        assert_eq!((key("", "0000:10:00.0", ""), key("", "", "")), ("0000:10:00.0".to_owned(), "Nvidia 3".to_owned()));
+    }
 }

@@ -194,3 +194,64 @@ impl From<Finding> for Observations {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worst_observation_is_the_verdict() {
+        let all = |several: Vec<Observations>| Observations::all(several, || Observations::note("nothing"));
+        assert_eq!(all(vec![]).verdict(), Verdict::Note);
+        let cases = [
+            (Observations::ok("a"), Verdict::Ok, '✓'),
+            (Observations::note("a"), Verdict::Note, '-'),
+            (Observations::usual_hint("a"), Verdict::Note, '-'),
+            (Observations::hint("a", "b", "c"), Verdict::Note, '-'),
+            (Observations::could_not_look("a"), Verdict::CouldNotLook, '?'),
+            (Observations::usual_warning("a"), Verdict::Warn, '!'),
+            (Observations::warn("a", "b", "c"), Verdict::Warn, '!'),
+            (Observations::usual_fault("a"), Verdict::Fail, '✗'),
+            (Observations::fail("a", "b", "c"), Verdict::Fail, '✗'),
+        ];
+        for (seen, verdict, mark) in cases {
+            let joined = all(vec![Observations::ok("before"), seen.clone(), Observations::ok("after")]);
+            assert_eq!((joined.verdict(), joined.verdict().mark()), (verdict, mark), "{seen:?}");
+            assert_eq!((joined.observations().len(), joined.has_failed()), (3, verdict == Verdict::Fail));
+            assert_eq!(Observations::either(Err(seen.clone())), seen);
+        }
+    }
+
+    #[test]
+    fn only_usual_observation_gets_cause_and_fix_of_check() {
+        let seen =
+            Observations::all([Observations::usual_warning("a"), Observations::warn("b", "own", "own fix")], || {
+                Observations::ok("nothing")
+            });
+        let texts = |seen: &Observations| {
+            let pair = |one: &Observation| {
+                format!("{} {}", one.cause.as_deref().unwrap_or("-"), one.fix.as_deref().unwrap_or("-"))
+            };
+            seen.observations().iter().map(pair).collect::<Vec<_>>()
+        };
+        let explained = seen.explained("cause", "fix");
+        assert_eq!(texts(&explained), ["cause fix", "own own fix"]);
+        assert_eq!(texts(&explained.map_fixes(str::to_uppercase)), ["cause FIX", "own OWN FIX"]);
+        let faults = Observations::all(
+            [Observations::hint("a", "b", "c"), Observations::warn("a", "b", "c"), Observations::fail("a", "b", "c")],
+            || Observations::ok("nothing"),
+        );
+        assert_eq!(texts(&faults.with_fix_of_faults("x")), ["b c", "b x", "b x"]);
+    }
+
+    #[test]
+    fn problem_is_a_finding_of_its_severity() {
+        let finding = |severity| Finding::new(Kind::Settings, severity, "a", "b", "c");
+        for severity in [Severity::Warning, Severity::Error] {
+            let seen = Observations::from(finding(severity)).observations()[0].clone();
+            assert_eq!(seen.finding(Kind::Settings), Some(finding(severity)));
+        }
+        let hint = Observations::from(finding(Severity::Info)).observations()[0].clone();
+        assert_eq!((hint.verdict, hint.finding(Kind::Settings)), (Verdict::Note, None));
+    }
+}

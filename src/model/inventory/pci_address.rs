@@ -74,4 +74,11 @@ mod tests {
             assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn root_bus_is_bus_0_of_domain_0() {
+        let is_on_root_bus = |text: &str| text.parse::<PciAddress>().unwrap().is_on_root_bus();
+        assert!(is_on_root_bus("0000:00:02.0"));
+        assert!(!is_on_root_bus("0000:03:00.0") && !is_on_root_bus("0001:00:02.0"));
+    }
 }

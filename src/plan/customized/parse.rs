@@ -221,4 +221,14 @@ mod tests {
         assert_eq!((own.count(), own.node_gres().as_str()), (2, "gpu:a:2"));
         assert_ne!(own.gpus[0].1, own.gpus[1].1);
     }
+
+    #[test]
+    fn gpu_files_are_those_of_the_node() {
+        let conf = "NodeName=c[1-2] Name=gpu File=/dev/nvidia[0-1]\nNodeName=c3 Name=gpu File=/dev/nvidia7\nName=shard Count=4\n";
+        assert_eq!(gpu_files(conf, "c1"), ["/dev/nvidia0", "/dev/nvidia1"]);
+        assert_eq!(gpu_files(conf, "c[2-3]"), ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia7"]);
+        assert_eq!(gpu_files(conf, "c4"), [""; 0]);
+        assert_eq!(gpu_files(&format!("AutoDetect=off\n{conf}"), "c3"), ["/dev/nvidia7"]);
+        assert_eq!(gpu_files(&format!("AutoDetect=nvml\n{conf}"), "c3"), [""; 0]);
+    }
 }

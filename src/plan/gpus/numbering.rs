@@ -92,9 +92,8 @@ fn number_among_open(own: &Gpu, inventory: &Inventory) -> usize {
     let of_vendor = || inventory.gpus.iter().filter(|gpu| gpu.vendor == own.vendor);
     let opens = |gpu: &&Gpu| {
         // A node that shares an earlier node's render node can be opened too; only Slurm cannot use it.
-        let is_twin = |other: &Gpu| other.index < gpu.index && other.device_file == gpu.device_file;
         let mut seen = seen_by_runtime(inventory, own.vendor);
-        seen.any(|other| other.index == gpu.index || is_twin(other))
+        seen.any(|other| other.index <= gpu.index && other.device_file == gpu.device_file)
     };
     of_vendor().filter(|gpu| gpu.index < own.index).filter(opens).count()
 }
@@ -184,5 +183,41 @@ mod tests {
         let mut models = two();
         models[1].model = Some("NVIDIA L40S".to_owned());
         assert_eq!(numbered(&models, CudaDevices::Number), (vec!["0".to_owned(), "1".to_owned()], false, 2));
+    }
+
+    #[test]
+    fn amd_number_counts_openable_nodes_before_own() {
+        let amd = |index: u32, minor: u32, access: Access| Gpu {
+            vendor: Vendor::Amd,
+            device_file: Some(format!("/dev/dri/renderD{minor}").into()),
+            ..gpu(index, index, access)
+        };
+        let gpus = [
+            amd(0, 128, unusable(Obstacle::NotGiven)),
+            amd(1, 129, Access::Usable),
+            amd(2, 129, unusable(Obstacle::SharedFile)),
+            amd(3, 130, unusable(Obstacle::Denied)),
+            // The later node of the same file does not open this one.
+            amd(4, 131, unusable(Obstacle::Lost)),
+            amd(5, 131, Access::Usable),
+            amd(6, 132, Access::Usable),
+            gpu(7, 7, Access::Usable),
+        ];
+        assert_eq!(numbered(&gpus, CudaDevices::Number), (["0", "0", "2", "3"].map(str::to_owned).to_vec(), false, 0));
+    }
+
+    #[test]
+    fn plugin_fails_at_partitions_and_at_another_order() {
+        let fault = |vendor, buses: &[u32]| {
+            let gpus =
+                (0..).zip(buses).map(|(index, bus)| Gpu { vendor, ..gpu(index, *bus, Access::Usable) }).collect();
+            let inventory = Inventory { gpus, ..Inventory::default() };
+            plugin_fault(vendor, &offers(&inventory, &mut Reasons::default()))
+        };
+        let (twins, order) = Vendor::Amd.traits().slurm.plugin_order.unwrap();
+        assert_eq!(fault(Vendor::Amd, &[1, 2, 3]), None);
+        assert_eq!(fault(Vendor::Amd, &[1, 2, 2]), Some(twins));
+        assert_eq!(fault(Vendor::Amd, &[2, 1]), Some(order));
+        assert_eq!(fault(Vendor::Nvidia, &[2, 1, 1]), None);
     }
 }

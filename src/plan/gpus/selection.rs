@@ -106,4 +106,23 @@ mod tests {
             assert_eq!(is_offered(Access::unusable(obstacle, "")), is_alone, "{obstacle:?}");
         }
     }
+
+    #[test]
+    fn one_instance_of_a_gpu_may_be_selected() {
+        let instance = |uuid: &str| model::inventory::MigInstance { uuid: Some(uuid.to_owned()), ..Default::default() };
+        let usable = |setting: &str| {
+            let gpu = Gpu { mig: Some(vec![instance("MIG-aaaa"), instance("MIG-bbbb")]), ..Gpu::default() };
+            let config = Config::parse(&format!("[gpu]\n{setting}\n"), std::path::Path::new("x")).unwrap();
+            let mut findings = Vec::new();
+            let inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
+            let selected = select(&config, &inventory, &mut findings).gpus.remove(0);
+            let instances = selected.mig.unwrap().into_iter().map(|one| one.access == Access::Usable);
+            (selected.access == Access::Usable, instances.collect::<Vec<_>>(), findings.len())
+        };
+        assert_eq!(usable(""), (true, vec![true, true], 0));
+        assert_eq!(usable("only = ['MIG-aaaa']"), (true, vec![true, false], 0));
+        assert_eq!(usable("except = ['MIG-aaaa']"), (true, vec![false, true], 0));
+        assert_eq!(usable("only = ['MIG-cccc']"), (false, vec![false, false], 1));
+        assert_eq!(usable("except = ['nvidia']"), (false, vec![true, true], 0));
+    }
 }

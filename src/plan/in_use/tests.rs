@@ -54,6 +54,43 @@ fn kept_partition_loses_missing_nodes() {
 }
 
 #[test]
+fn unreadable_state_may_contain_any_partition() {
+    let mut unreadable = Saved::default();
+    assert_eq!(users("debug", "8|0|RUNNING|5:00|short|a1|", &unreadable), None);
+    unreadable.mark_unreadable();
+    assert_eq!(users("debug", "8|0|RUNNING|5:00|short|a1|", &unreadable).unwrap(), ["8"]);
+}
+
+#[test]
+fn kept_partition_brings_its_node_sets_once() {
+    let config = config::Config::parse("role = 'controller'\n", std::path::Path::new("x")).unwrap();
+    let inventory = model::inventory::Inventory { hostname: "head".to_owned(), ..Default::default() };
+    let mut plan = crate::plan(&config, &inventory).unwrap();
+    let gone = removed_partitions(PREVIOUS, "PartitionName=short Nodes=ALL\n");
+    plan.keep(&gone, &[]);
+    plan.keep(&gone, &[]);
+    let kept: Vec<_> = plan.partitions.iter().filter(|one| one.is_kept).map(|one| one.name.as_str()).collect();
+    assert_eq!(kept, ["debug", "gpu", "debug", "gpu"]);
+    let sets = plan.node_sets.unwrap();
+    let own = &gone[1].sets[0];
+    assert_eq!(sets.iter().filter(|set| *set == own).count(), 1, "{sets:?}");
+}
+
+#[test]
+fn nodes_are_equal_whatever_their_order_of_keys() {
+    assert!(has_same_nodes("NodeName=a CPUs=4\n", "NodeName=a CPUs=4\nPartitionName=x\n"));
+    assert!(!has_same_nodes("NodeName=a CPUs=4\n", "NodeName=a CPUs=4\nNodeName=b CPUs=4\n"));
+}
+
+#[test]
+fn missing_entry_names_what_to_keep_and_the_jobs() {
+    let refusal = missing_entry("the partition debug", "DRAIN", &["7".to_owned()], "/config/slurm.conf");
+    let text = refusal.finding.to_string();
+    assert!(text.contains("the partition debug") && text.contains("State=DRAIN") && text.contains('7'), "{text}");
+    assert_eq!(refusal.exit_code, exit_code::FAILURE);
+}
+
+#[test]
 fn finds_jobs_that_use_removed_partition() {
     let none = Saved::default();
     assert_eq!(users("debug", "7|0|PENDING|0:00|debug||\n8|0|RUNNING|5:00|short|a1|", &none).unwrap(), ["7"]);

@@ -131,3 +131,21 @@ fn ranges(ports: impl Iterator<Item = u16>) -> String {
 fn quoted(value: &str) -> String {
     if value.is_empty() || value.contains(char::is_whitespace) { format!("\"{value}\"") } else { value.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_ports_are_a_range() {
+        for (ports, expected) in [
+            (&[][..], ""),
+            (&[6818], "6818"),
+            (&[6818, 6820, 6821, 6822], "6818,6820-6822"),
+            (&[6818, 6819, 7000], "6818-6819,7000"),
+            (&[65_534, 65_535], "65534-65535"),
+        ] {
+            assert_eq!(ranges(ports.iter().copied()), expected);
+        }
+    }
+}

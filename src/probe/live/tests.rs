@@ -114,3 +114,30 @@ fn maps_open_errors_to_faults_and_ignores_file_mode() {
     }
     assert_eq!(fault_of_access(&Access::Usable), None);
 }
+
+#[test]
+fn closed_gpu_is_not_sampled() {
+    let gpu = |index| Identity { index, uuid: Some(format!("GPU-{index}")), ..Identity::default() };
+    let options = Options {
+        root: "/".into(),
+        library: None,
+        vendor: Vendor::Nvidia,
+        interval: Duration::from_secs(1),
+        closed: vec![gpu(0)],
+        all_closed: false,
+        meters: false,
+        only: None,
+    };
+    let lines = |index| {
+        let mut lines = Vec::new();
+        let mut send = |line: &Line| {
+            lines.push(line.clone());
+            Ok(())
+        };
+        sample_gpu(&options, &gpu(index), &mut send, GpuSample::default).unwrap();
+        lines
+    };
+    assert_eq!(lines(0), []);
+    let (gpu, seen) = (gpu(1).key(), Box::new(GpuSample::default()));
+    assert_eq!(lines(1), [Line::Asking { gpu: gpu.clone() }, Line::Seen { gpu, seen }]);
+}

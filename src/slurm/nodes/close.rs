@@ -149,4 +149,17 @@ mod tests {
         assert_eq!(self::arguments(resume(&ClusterNode::empty("mixed", false, "")))[0], "nothing");
         assert_eq!(self::arguments(resume(&ClusterNode::empty("down", false, "Not responding")))[0], "refused");
     }
+
+    #[test]
+    fn unfinished_jobs_are_those_of_the_named_nodes() {
+        let node = |name: &str, jobs: &[u64]| ClusterNode {
+            name: name.to_owned(),
+            jobs: jobs.iter().map(|job| OwnedJob { job: *job, user: "eve".to_owned() }).collect(),
+            ..ClusterNode::empty("mixed", true, "")
+        };
+        let nodes = vec![node("c1", &[1, 2]), node("c2", &[]), node("c3", &[3])];
+        let cluster = ClusterNodes { nodes, most_nodes: None };
+        let names = ["c1", "c2"].map(str::to_owned);
+        assert_eq!(unfinished_jobs(&cluster, &names), ["c1: 1 of eve, 2 of eve"]);
+    }
 }

@@ -138,10 +138,13 @@ pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
 
 /// Why the cluster is not ready. A container without a node waits for the controller's answer, which may be a refusal.
 pub fn why_not_ready(snapshot: &Snapshot, limit: Duration) -> String {
+    why_not_ready_of(&Client::with_timeout(limit), snapshot)
+}
+
+fn why_not_ready_of(client: &Client, snapshot: &Snapshot) -> String {
     let waits_for_controller = snapshot.phase == PhaseName::Starting
         && snapshot.prepared.as_ref().is_some_and(|prepared| prepared.node_name.is_empty());
-    let rejection = || Client::with_timeout(limit).rejection();
-    match waits_for_controller.then(rejection).flatten() {
+    match waits_for_controller.then(|| client.rejection()).flatten() {
         Some(error) => rejected(&error),
         None => snapshot.why.clone(),
     }
@@ -158,7 +161,10 @@ fn rejected(error: &QueryError) -> String {
 /// # Errors
 /// The reason why there is no report: slurmctld does not respond, or has no such node.
 pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
-    let client = Client::with_timeout(limit);
+    node_of(&Client::with_timeout(limit), name, limit)
+}
+
+fn node_of(client: &Client, name: &str, limit: Duration) -> Result<OwnNode, String> {
     let describe_error = |error| match error {
         QueryError::TimedOut(program) => {
             format!("slurmctld does not respond ({program}: timeout {:.1} s)", limit.as_secs_f64())
@@ -235,6 +241,9 @@ fn gpu_usage(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::{Run, answers};
+    use model::prepared::Prepared;
+    use sys::tool::answer::Answer;
 
     fn closed_reason(text: &str) -> Option<String> {
         OwnNode::parse(text).expect("a node record").closed_reason()
@@ -252,6 +261,38 @@ mod tests {
         assert!(closed_reason("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
         assert_eq!(OwnNode::parse(""), None);
         assert_eq!(OwnNode::parse("sinfo: error\n"), None);
+    }
+
+    #[test]
+    fn first_simulated_node_that_accepts_jobs_decides() {
+        let state = |text: &str| OwnNode::parse(text).expect("a node record").report.state;
+        assert_eq!(state("up|drained|fan\nup|mixed|none\nup|idle|none\n"), "mixed");
+        assert_eq!(state("up|drained|fan\nup|idle*|none\n"), "drained");
+        let is_draining = |text: &str| OwnNode::parse(text).expect("a node record").is_draining();
+        assert!(is_draining("up|draining|fan\n") && !is_draining("up|drained|fan\n"));
+        assert!(!is_draining("up|draining*|fan\n"));
+    }
+
+    #[test]
+    fn reports_why_there_is_no_node() {
+        let limit = Duration::from_millis(1500);
+        let state = |run: Run, name: &str| {
+            node_of(&Client::with_runner(run), name, limit).map(|node| (node.report.state, node.has_open_partition))
+        };
+        let nodes = answers([
+            ("sinfo --noheader --all --Node --nodes c1 --format=%a|%T ", Ok("down|idle|none\n")),
+            ("sinfo --noheader --all --Node --nodes c2 ", Ok("")),
+            ("scontrol ping", Ok("Slurmctld(primary) at c1 is UP\n")),
+        ]);
+        assert_eq!(state(&nodes, "c1"), Ok(("idle".to_owned(), false)));
+        assert_eq!(state(&nodes, "c2"), Err("slurmctld has no node c2 in any partition".to_owned()));
+        assert_eq!(state(&nodes, ""), Ok(("up".to_owned(), true)));
+        let down = answers([("scontrol ping", Err("is DOWN")), ("sinfo", Err("Unable to contact slurm controller"))]);
+        assert_eq!(state(&down, ""), Err("scontrol: is DOWN".to_owned()));
+        let other_key = answers([("scontrol ping", Err("is DOWN")), ("sinfo", Err("Protocol authentication error"))]);
+        assert!(state(&other_key, "").is_err_and(|why| why.contains("munge key or clock")));
+        let silent = |_: &str, _: &[&str]| Answer::Silent;
+        assert_eq!(state(&silent, "c1"), Err("slurmctld does not respond (sinfo: timeout 1.5 s)".to_owned()));
     }
 
     #[test]
@@ -279,7 +320,7 @@ mod tests {
         }
         file("sys/bus/pci/devices/0000:10:00.0/config", b"\xde\x10\x35\x23");
         file("sys/bus/pci/devices/0000:11:00.0/config", b"\xff\xff\xff\xff");
-        let lost: Vec<_> = gpus.iter().map(|gpu| loss_reason(root.path(), gpu)).collect();
+        let lost = lost_gpus(root.path(), &gpus);
         assert_eq!(lost[0], None);
         assert!(lost[1].as_ref().is_some_and(|why| why.contains("fallen off the PCI bus")), "{lost:?}");
         assert_eq!((&lost[2], &lost[3]), (&None, &None));
@@ -315,5 +356,40 @@ mod tests {
             (unknown[0].as_str(), unknown[1..].iter().all(|state| state == "\"unknown\" null")),
             ("\"lost\" null", true)
         );
+    }
+
+    #[test]
+    fn container_that_is_not_ready_shows_its_gpus_without_a_query() {
+        let mut snapshot = Snapshot { why: "slurmctld is starting".to_owned(), ..Snapshot::default() };
+        snapshot.prepared = Some(Prepared {
+            node_name: "c1".to_owned(),
+            gpus: vec![OfferedGpu::default(), OfferedGpu::default()],
+            ..Prepared::default()
+        });
+        let status = node_status(&snapshot, &[Some("gone".to_owned()), None]);
+        assert_eq!(status.closed_reason().as_deref(), Some("slurmctld is starting"));
+        let states: Vec<_> = status.gpus.iter().map(|gpu| gpu.state.clone()).collect();
+        assert_eq!(states, [OwnGpuState::Lost { why: "gone".to_owned() }, OwnGpuState::Unknown]);
+        // The GPUs of simulated nodes are those of `slurminit nodes`.
+        snapshot.prepared.as_mut().unwrap().simulated_nodes = 2;
+        assert_eq!(node_status(&snapshot, &[]).gpus, []);
+        let report = NodeReport::parse("idle|none").unwrap();
+        let open = NodeStatus { node: Ok(OwnNode { report, has_open_partition: true }), gpus: Vec::new() };
+        assert_eq!(open.closed_reason(), None);
+    }
+
+    #[test]
+    fn only_container_that_waits_for_controller_asks_why() {
+        let other_key = answers([("sinfo", Err("Protocol authentication error"))]);
+        let is_rejected = |phase, node: Option<&str>| {
+            let prepared = node.map(|node| Prepared { node_name: node.to_owned(), ..Prepared::default() });
+            let snapshot = Snapshot { phase, prepared, why: "waiting".to_owned(), ..Snapshot::default() };
+            let why = why_not_ready_of(&Client::with_runner(&other_key), &snapshot);
+            assert!(why == "waiting" || why.contains("munge key"), "{why}");
+            why != "waiting"
+        };
+        assert!(is_rejected(PhaseName::Starting, Some("")));
+        assert!(!is_rejected(PhaseName::Starting, Some("c1")) && !is_rejected(PhaseName::Starting, None));
+        assert!(!is_rejected(PhaseName::Ready, Some("")) && !is_rejected(PhaseName::Stopping, Some("")));
     }
 }

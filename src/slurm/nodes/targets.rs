@@ -211,6 +211,10 @@ mod tests {
         for bad in ["", ",", "0,", "a", "-1", "2-1", "0,0", "0-99999999", "1::2", " 1"] {
             assert!(these(bad).is_err(), "{bad}");
         }
+        let (last, beyond) = (gres::MAX_GPUS - 1, gres::MAX_GPUS);
+        assert!(these(&last.to_string()).is_ok() && these(&beyond.to_string()).is_err());
+        let node = |length: usize| "c".repeat(length).parse::<Target>();
+        assert!(node(255).is_ok() && node(256).is_err());
         for bad in ["", "::0", "-x", "a b", "c1;id", "c[1-2]::0", "c1:0"] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
@@ -268,10 +272,14 @@ mod tests {
         let why = target.request(&closed).unwrap_err().to_string();
         assert_eq!(why, "c1 accepts no jobs: it is down (Not responding), and does not respond to the controller");
         let mut busy = node(&["a", "b"]);
-        let job = OwnedJob { job: 17, user: "alice".to_owned() };
-        busy.gpus[0].state = GpuState::Allocated { job: Some(job) };
+        let job = |job| OwnedJob { job, user: "alice".to_owned() };
+        busy.gpus[0].state = GpuState::Allocated { job: Some(job(17)) };
         let request = "c1::0-1".parse::<Target>().unwrap().request(&busy).unwrap();
         assert_eq!(request.busy, ["GPU 0 (job 17 of alice)"]);
+        busy.gpus[0].state = GpuState::Allocated { job: None };
+        busy.gpus[1].state = GpuState::Shared { jobs: vec![job(17), job(18)] };
+        let shared = "c1::0-1".parse::<Target>().unwrap().request(&busy).unwrap();
+        assert_eq!(shared.busy, ["GPU 0 (an unknown job)", "GPU 1 (shared by jobs 17 of alice, 18 of alice)"]);
         assert_eq!(request.to_string(), "GPUs 0,1");
     }
 }

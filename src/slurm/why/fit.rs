@@ -161,3 +161,70 @@ pub(super) fn missing_amount(all: &[Shortage]) -> u64 {
     all.iter()
         .fold(0, |sum, one| sum.saturating_add(one.requested.saturating_sub(one.free).saturating_mul(weight(one))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Details;
+    use super::*;
+
+    #[test]
+    fn reservation_closes_node_from_its_start_to_its_end() {
+        let node = ClusterNode::empty("idle", true, "");
+        let closed_by = |start: &str, end: &str, nodes: &str, request: &Request| {
+            let (name, start, end) = ("upkeep".to_owned(), format!("2026-11-28T{start}"), format!("2026-11-28T{end}"));
+            let reservations = vec![Reservation { name, start, end, nodes: nodes.to_owned() }];
+            let details = Details { now: "2026-11-28T12:00:00".to_owned(), reservations, ..Details::default() };
+            let situation = Situation { jobs: &[], nodes: &[], details: &details };
+            closed(&node, request, &situation).map(|why| match why {
+                Closed::State => "state",
+                Closed::Reserved(_) => "reserved",
+                Closed::Soon(_) => "soon",
+            })
+        };
+        let hour = Request { limit: "1:00:00".to_owned(), ..Request::default() };
+        for (start, end, expected) in [
+            ("12:00:00", "13:00:00", Some("reserved")),
+            ("11:00:00", "12:00:01", Some("reserved")),
+            ("11:00:00", "12:00:00", None),
+            ("12:00:01", "13:00:00", Some("soon")),
+            ("12:59:59", "14:00:00", Some("soon")),
+            ("13:00:00", "14:00:00", None),
+        ] {
+            assert_eq!(closed_by(start, end, "c[1-2]", &hour), expected, "{start} {end}");
+        }
+        assert_eq!(closed_by("12:00:00", "13:00:00", "c2", &hour), None);
+        let own = Request { reservation: "upkeep".to_owned(), ..hour };
+        assert_eq!(closed_by("12:00:00", "13:00:00", "c1", &own), None);
+        let unlimited = Request { limit: "UNLIMITED".to_owned(), ..Request::default() };
+        assert_eq!(closed_by("23:00:00", "23:59:00", "c1", &unlimited), Some("soon"));
+        let drained = ClusterNode::empty("drained", true, "fan");
+        let details = Details::default();
+        let situation = Situation { jobs: &[], nodes: &[], details: &details };
+        assert_eq!(closed(&drained, &unlimited, &situation), Some(Closed::State));
+    }
+
+    #[test]
+    fn job_may_have_exactly_what_is_free() {
+        let node = ClusterNode {
+            cpus: 8,
+            cpus_allocated: 4,
+            memory_mib: 4096,
+            memory_allocated_mib: 1024,
+            threads: 2,
+            ..ClusterNode::empty("mixed", true, "")
+        };
+        let lacks = |cpus, memory_mib| {
+            let request = Request { cpus, memory_mib, nodes: 1, tasks: 1, ..Request::default() };
+            shortages(&node, &request)
+                .into_iter()
+                .map(|one| (one.requested, one.free, one.is_permanent()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lacks(4, 3072), []);
+        // Whole cores of two threads.
+        assert_eq!(lacks(3, 3072), []);
+        assert_eq!(lacks(5, 3072), [(6, 4, false)]);
+        assert_eq!(lacks(8, 3073), [(8, 4, false), (3073, 3072, false)]);
+        assert_eq!(lacks(9, 4097), [(10, 4, true), (4097, 3072, true)]);
+    }
+}

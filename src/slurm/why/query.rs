@@ -61,3 +61,50 @@ fn reservation(line: &str) -> Option<Reservation> {
     let (name, start, end, nodes) = (text("ReservationName")?, text("StartTime")?, text("EndTime")?, text("Nodes")?);
     Some(Reservation { name, start, end, nodes })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::tool::answer::Answer;
+
+    #[test]
+    fn explains_queue_with_reservations_of_the_nodes() {
+        let pending = "7|7|PENDING|2|0:00|main|bob|1000|||||Resources|1||lab|train\n";
+        let columns: String = COLUMNS
+            .iter()
+            .map(|(name, width)| match *name {
+                "JobID" => format!("{:width$}", 7),
+                "tres-alloc" => format!("{:width$}", "cpu=2,mem=1G"),
+                _ => " ".repeat(*width),
+            })
+            .collect();
+        let run = |program: &str, arguments: &[&str]| {
+            let line = format!("{program} {}", arguments.join(" "));
+            // Each line of the display begins with a random mark.
+            let mark =
+                line.rsplit_once("--format=").and_then(|(_, format)| format.split_once('%')).unwrap_or_default().0;
+            let stdout = match line.as_str() {
+                line if line.starts_with("squeue --noheader --all --array --format=") => format!("{mark}{pending}"),
+                line if line.starts_with("squeue --noheader --all --states=PENDING,") && line.contains("--Format") => columns.clone(),
+                line if line.starts_with("squeue --noheader --all --json") => "{\"jobs\": []}".to_owned(),
+                "scontrol --details --json show node" => {
+                    r#"{"nodes": [{"name": "c1", "state": ["IDLE"], "partitions": ["main"], "cpus": 4, "real_memory": 9000}]}"#.to_owned()
+                }
+                "scontrol show config" => "Configuration data as of 2026-11-28T12:00:00\n".to_owned(),
+                "scontrol --oneliner show reservation" => "ReservationName=upkeep StartTime=2026-11-28T11:00:00 \
+                    EndTime=2026-11-28T13:00:00 Nodes=c1\nNo reservations in the system\n".to_owned(),
+                _ => panic!("{line}"),
+            };
+            Answer::Ended { succeeded: true, stdout, stderr: String::new() }
+        };
+        let snapshot = Snapshot::query(&Client::with_runner(&run), None).unwrap();
+        let situation = snapshot.situation();
+        assert_eq!(situation.details.now, "2026-11-28T12:00:00");
+        let [reservation] = situation.details.reservations.as_slice() else { panic!("{:?}", situation.details) };
+        assert_eq!((reservation.name.as_str(), reservation.nodes.as_str()), ("upkeep", "c1"));
+        assert_eq!(situation.details.requests[&7].memory_mib, 1024);
+        let mut job = snapshot.jobs[0].clone();
+        situation.describe(&mut job);
+        assert!(job.waits_for.contains("upkeep"), "{}", job.waits_for);
+    }
+}

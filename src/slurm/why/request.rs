@@ -213,4 +213,11 @@ mod tests {
         assert_eq!(parse("N/A", "N/A", "N/A", "gres/gpu:1"), (0, true));
         assert!(Request::parse(&columns("", "", "", "").map(|_| "x".to_owned())).is_none());
     }
+
+    #[test]
+    fn reads_each_unit_of_memory() {
+        let sizes = ["2048K", "1500", "1500M", "2.50G", "2T", "1P"].map(mebibytes);
+        assert_eq!(sizes, [2, 1500, 1500, 2560, 2 << 20, 1 << 30].map(Some));
+        assert_eq!(["", "1X", "-1M", "M"].map(mebibytes), [None; 4]);
+    }
 }

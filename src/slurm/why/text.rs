@@ -188,3 +188,62 @@ impl Situation<'_> {
         format!("Job {} of {} {}", job.id, job.user, self.explain(job))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shown_in_mib_below_a_gib() {
+        let shown = [0, 1023, 1024, 1536, 2047, 8192].map(gib);
+        assert_eq!(shown, ["0 MiB", "1023 MiB", "1 GiB", "1.5 GiB", "1.9 GiB", "8 GiB"]);
+    }
+
+    #[test]
+    fn date_names_the_day_unless_it_is_today() {
+        let now = "2026-11-28T12:00:00";
+        assert_eq!(date("2026-11-28T18:30:00", now).as_deref(), Some("18:30"));
+        assert_eq!(date("2026-11-29T18:30:00", now).as_deref(), Some("2026-11-29 18:30"));
+        assert_eq!([date("N/A", now), date("2026-11-28T1", now)], [None, None]);
+    }
+
+    #[test]
+    fn names_at_most_four_nodes() {
+        let node = |number: u32| ClusterNode { name: format!("c{number}"), ..ClusterNode::empty("idle", true, "") };
+        let nodes: Vec<ClusterNode> = (1..=5).map(node).collect();
+        let position = |open: usize, closed: usize| Position {
+            before: Vec::new(),
+            open: nodes.iter().take(open).collect(),
+            closed: nodes.iter().take(closed).map(|node| (node, Closed::State)).collect(),
+            is_single: true,
+            best: None,
+            shortages: Vec::new(),
+        };
+        let free = |open| free(&Request { cpus: 1, ..Request::default() }, &position(open, 0));
+        assert_eq!(free(0), None);
+        assert!(free(4).is_some_and(|text| text.contains("on c4: ") && !text.contains("more node")));
+        assert!(free(5).is_some_and(|text| text.ends_with("; and 1 more node")));
+        assert_eq!([closed(&position(0, 0)), closed(&position(0, 1))], [None, None]);
+        assert_eq!(closed(&position(1, 1)).as_deref(), Some("It cannot start on c1 at present"));
+        assert!(closed(&position(0, 4)).is_some_and(|text| text.contains("c4 at present")));
+        assert!(closed(&position(0, 5)).is_some_and(|text| text.contains("c4, ... at present")));
+    }
+
+    #[test]
+    fn usage_that_no_listed_job_explains_is_hidden() {
+        let node = |cpus, memory_mib| ClusterNode {
+            cpus_allocated: cpus,
+            memory_allocated_mib: memory_mib,
+            shares: vec![NodeShare { job: 7, cpus: 2, memory_mib: 100, gpus: 0 }],
+            ..ClusterNode::empty("mixed", true, "")
+        };
+        let is_hidden = |cpus, memory_mib| {
+            [Resource::Cpus, Resource::WholeNode, Resource::Memory]
+                .map(|one| has_hidden_holder(&node(cpus, memory_mib), &one))
+        };
+        assert_eq!(is_hidden(2, 100), [false; 3]);
+        assert_eq!(is_hidden(3, 100), [true, true, false]);
+        assert_eq!(is_hidden(2, 101), [false, false, true]);
+        assert_eq!(holders_of(&node(2, 100), &Resource::Memory), [7]);
+    }
+}

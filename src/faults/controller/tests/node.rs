@@ -360,3 +360,16 @@ fn report_of_a_drain_names_the_returned_gpu() {
     (0..3).for_each(|_| cluster.sample(&[]));
     assert_eq!(cluster.health.report(ProcessId::default()).node.as_deref(), Some("drained to offer GPU 1 again"));
 }
+
+#[test]
+fn jobs_of_a_used_gpu_are_queried_every_half_minute() {
+    let queries = |memory_mib| {
+        let mut cluster = Cluster::new(1);
+        let condition = Condition { memory_mib: Some((memory_mib, 81_920)), ..Condition::default() };
+        let before = cluster.queries;
+        (0..12).for_each(|_| cluster.sample(&[(0, GpuSample { condition: condition.clone(), ..Cluster::healthy() })]));
+        cluster.queries - before
+    };
+    assert_eq!(queries(0), 0);
+    assert!((2..=3).contains(&queries(20_480)), "{} in a minute", queries(20_480));
+}

@@ -63,6 +63,7 @@ fn detects_missed_reset_end_from_samples() {
     let former = cluster.health.report(ProcessId::default());
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus[0].since, former.gpus[0].since);
     cluster.health.set_offered(cluster.offer());
     cluster.health.on_watcher_restart(NVIDIA);
     (0..50).for_each(|_| cluster.sample(&[]));

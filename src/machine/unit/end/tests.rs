@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use crate::liveness_result::Liveness;
 use crate::tests::*;
 use crate::*;
+use model::daemons::{ReadinessTest, RestartPolicy};
 use model::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -71,6 +72,34 @@ fn gives_up_on_crashes_after_listening_before_cluster_is_ready() {
     }
     sim.run_to_exit();
     assert_eq!(sim.exit, Some(exit_code::SLURMCTLD), "slurmctld reads its saved state only after it listens");
+}
+
+#[test]
+fn on_failure_restarts_only_failed_service() {
+    for (exit, state) in [
+        (Exit::Code(0), "finished"),
+        (Exit::Code(1), "ready"),
+        (Exit::Signal(libc::SIGTERM), "ready"),
+        (Exit::Signal(libc::SIGKILL), "ready"),
+    ] {
+        let mut setup = cluster(false);
+        setup.units[3].restart = RestartPolicy::OnFailure;
+        setup.units[3].readiness = ReadinessTest::Started;
+        let mut sim = Sim::new(setup);
+        sim.ready();
+        sim.exits(Child::Unit(API), exit);
+        sim.wait(SECOND);
+        assert_eq!(sim.machine.snapshot().units[3].state.to_string(), state, "{:?}", sim.notices.last());
+    }
+    // A service that did not become ready in time exits with 0 when it is stopped.
+    let mut setup = cluster(false);
+    setup.units[3].restart = RestartPolicy::OnFailure;
+    setup.units[3].ready_timeout = 5 * SECOND;
+    let mut sim = Sim::new(setup);
+    sim.ready();
+    sim.wait(5 * SECOND);
+    sim.exits(Child::Unit(API), Exit::Code(0));
+    wait_for(&mut sim, Child::Unit(API));
 }
 
 #[test]

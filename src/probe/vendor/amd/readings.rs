@@ -103,6 +103,16 @@ mod tests {
         assert_eq!(seen, (Some(37), Some((1024, 65520)), Some(45)));
         assert_eq!((readings.power_mw, readings.memory_utilization), (Some(93_000), None));
         assert_eq!(readings.ras_uncorrected, Some(2));
+        fs::remove_file(device.join("hwmon/hwmon4/power1_average")).unwrap();
+        for (file, text) in
+            [("power1_input", "91000000"), ("power1_cap", "300000000"), ("power1_cap_default", "320000000")]
+        {
+            write(&format!("hwmon/hwmon4/{file}"), text);
+        }
+        write("mem_busy_percent", "100\n");
+        let readings = read(root.path(), 1, address).1;
+        let power = (readings.power_mw, readings.power_limit_mw, readings.default_power_limit_mw);
+        assert_eq!((power, readings.memory_utilization), ((Some(91_000), Some(300_000), Some(320_000)), Some(100)));
         // An MI300X has no edge sensor (temp1).
         for file in ["temp1_input", "temp1_label"] {
             fs::remove_file(device.join("hwmon/hwmon4").join(file)).unwrap();

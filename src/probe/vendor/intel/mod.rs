@@ -233,6 +233,10 @@ mod tests {
         );
         assert!(found.gpus.iter().all(|gpu| gpu.is_usable() && !gpu.integrated && gpu.numa_node.is_none()));
         assert_eq!(found.gpus[0].cpus.as_ref().unwrap().to_string(), "0-3");
+        assert_eq!(found.gpus[0].pci_address, "0000:03:00.0".parse().ok());
+        let root = machine.root.path();
+        assert!(Intel.has_traces(root) && !Intel.has_traces(&root.join("sys")));
+        assert_eq!((Intel.probe(root).gpus, Intel.list(root)), (found.gpus.clone(), found.gpus.clone()));
         assert_eq!(found.driver.unwrap().source, Source::Drm);
     }
 

@@ -116,4 +116,20 @@ mod tests {
         assert_eq!(display_name(root.path(), 1, 2), "GPU 1 (0000:17:00.0)");
         assert_eq!(display_name(root.path(), 1, 3), "GPU 1");
     }
+
+    #[test]
+    fn gpus_that_did_not_answer_are_starting() {
+        let information = |address: &str, minor: u32| {
+            (format!("proc/driver/nvidia/gpus/{address}/information"), format!("Device Minor: {minor}\n"))
+        };
+        let root = crate::tests::tree(&[information("0000:0a:00.0", 0), information("0000:17:00.0", 1)]);
+        let answered = Gpu { index: 0, uuid: Some("GPU-0".to_owned()), ..Gpu::default() };
+        let found = partial_probe(root.path(), vec![answered.clone()], 2, Duration::from_millis(6_500));
+        let [first, second] = found.gpus.as_slice() else { panic!("{found:?}") };
+        assert_eq!(first, &answered);
+        assert_eq!((second.index, second.minor, second.mig.clone()), (1, Some(1), None));
+        let Access::Unusable { reason, obstacle } = &second.access else { panic!("{second:?}") };
+        assert!(*obstacle == Obstacle::Starting && reason.contains("6.5 s"), "{reason}");
+        assert_eq!(found.driver.source, Source::Nvml);
+    }
 }

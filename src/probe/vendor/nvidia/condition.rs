@@ -110,3 +110,35 @@ fn compute_mode(mode: NvmlComputeMode) -> Option<ComputeMode> {
         NvmlComputeMode::Prohibited => Some(ComputeMode::Prohibited),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowdowns_are_in_order_of_severity() {
+        let reasons = ThrottleReasons::from_bits_truncate;
+        let of = |bits: ThrottleReasons| slowdowns(bits).map(|all| format!("{all:?}"));
+        assert_eq!(of(ThrottleReasons::empty()).as_deref(), Some("[]"));
+        assert_eq!(of(ThrottleReasons::GPU_IDLE).as_deref(), Some("[]"));
+        for heat in [ThrottleReasons::SW_THERMAL_SLOWDOWN, ThrottleReasons::HW_THERMAL_SLOWDOWN] {
+            assert_eq!(of(heat | ThrottleReasons::SW_POWER_CAP).as_deref(), Some("[Heat, PowerCap]"));
+        }
+        let hardware = ThrottleReasons::HW_SLOWDOWN | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
+        assert_eq!(of(hardware).as_deref(), Some("[PowerBrake, Hardware]"));
+        assert_eq!(of(reasons(u64::MAX)), None);
+    }
+
+    #[test]
+    fn thread_mode_of_old_drivers_is_exclusive() {
+        let modes = [
+            NvmlComputeMode::Default,
+            NvmlComputeMode::ExclusiveThread,
+            NvmlComputeMode::ExclusiveProcess,
+            NvmlComputeMode::Prohibited,
+        ];
+        let expected =
+            [ComputeMode::Shared, ComputeMode::Exclusive, ComputeMode::Exclusive, ComputeMode::Prohibited].map(Some);
+        assert_eq!(modes.map(compute_mode), expected);
+    }
+}

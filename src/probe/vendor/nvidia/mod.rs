@@ -270,6 +270,7 @@ fn no_device_files(gpus: &[Gpu]) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::inventory::MigInstance;
 
     #[test]
     fn second_gpu_with_same_device_file_is_unusable() {
@@ -297,5 +298,50 @@ mod tests {
         assert_eq!(no_device_files(&gpus), None, "given, but not a device file");
         let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::unknown_gpu(0) };
         assert!(no_device_files(&[gpu]).unwrap().what.contains("access to none"));
+    }
+
+    #[test]
+    fn condition_belongs_to_its_gpu_and_excludes_a_lost_one() {
+        let lost = |index| Condition { index, obstacle: Some(Obstacle::Lost), ..Condition::default() };
+        let fine = |index| Condition { index, ..Condition::default() };
+        let denied = Access::unusable(Obstacle::Denied, "");
+        let mut gpus = [
+            proc::unknown_gpu(0),
+            proc::unknown_gpu(1),
+            Gpu { access: denied, ..proc::unknown_gpu(2) },
+            proc::unknown_gpu(3),
+        ];
+        attach_conditions(&mut gpus, vec![lost(1), fine(0), lost(2), lost(7)]);
+        let obstacles = gpus.clone().map(|gpu| gpu.access.obstacle());
+        assert_eq!(obstacles, [None, Some(Obstacle::Lost), Some(Obstacle::Denied), None]);
+        assert_eq!(gpus.map(|gpu| gpu.condition), [Some(fine(0)), Some(lost(1)), Some(lost(2)), None]);
+    }
+
+    #[test]
+    fn warns_of_mig_mode_without_usable_instances() {
+        let instance = |access| MigInstance { access, ..MigInstance::default() };
+        let gpu = |mig: Option<Vec<MigInstance>>| Gpu { mig, ..proc::unknown_gpu(3) };
+        let not_given = instance(Access::unusable(Obstacle::NotGiven, "cap9 is not in this container"));
+        let nameless = instance(Access::unusable(Obstacle::Nameless, "no UUID"));
+        let usable = instance(Access::Usable);
+        assert_eq!(mig_finding(&gpu(None)), None);
+        assert_eq!(mig_finding(&gpu(Some(vec![usable.clone()]))), None);
+        assert!(mig_finding(&gpu(Some(vec![]))).unwrap().what.contains("without an instance"));
+        let lost = Gpu { access: Access::unusable(Obstacle::Lost, ""), ..gpu(Some(vec![])) };
+        assert_eq!(mig_finding(&lost), None, "reported as lost");
+        let finding = mig_finding(&gpu(Some(vec![usable, not_given.clone(), not_given, nameless]))).unwrap();
+        assert!(finding.what.starts_with("3 of 4 MIG instances of NVIDIA GPU 3"), "{finding}");
+        let fixes = [PASS_INSTANCES, Obstacle::Nameless.cause_and_fix(Vendor::Nvidia).1];
+        assert!(fixes.iter().all(|fix| finding.fix.matches(fix).count() == 1), "{finding}");
+    }
+
+    #[test]
+    fn stuck_driver_leaves_only_names_of_device_files() {
+        let root = crate::tests::tree(&[("dev/nvidia3", ""), ("dev/nvidia1", ""), ("dev/nvidiactl", "")]);
+        assert!(has_traces(root.path()) && !has_traces(&root.path().join("dev")));
+        let gpus = gpus_not_opened(root.path(), &SandboxError::Exited(1));
+        let facts: Vec<_> = gpus.iter().map(|gpu| (gpu.index, gpu.minor, gpu.access.obstacle())).collect();
+        assert_eq!(facts, [(0, Some(1), Some(Obstacle::Hang)), (1, Some(3), Some(Obstacle::Hang))]);
+        assert_eq!(gpus[1].device_file.as_deref(), Some(Path::new("/dev/nvidia3")));
     }
 }

@@ -317,6 +317,7 @@ pub(super) fn name(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::inventory::Identity;
 
     #[test]
     fn parses_affinity_mask_and_rejects_invalid_one() {
@@ -334,5 +335,39 @@ mod tests {
             assert_eq!(identifier(bad.to_owned()), None, "{bad:?}");
         }
         assert_eq!(identifier("a".repeat(96)), None);
+    }
+
+    #[test]
+    fn gpu_with_a_fault_is_known_from_the_report() {
+        let root = crate::tests::tree(&[("proc/driver/nvidia/gpus/0000:17:00.0/information", "Device Minor: 3\n")]);
+        let excluded = |file: Option<&str>| {
+            let gpu = Identity {
+                uuid: Some("GPU-1".to_owned()),
+                model: Some("NVIDIA H200".to_owned()),
+                pci_address: "0000:17:00.0".parse().ok(),
+                file: file.map(str::to_owned),
+                ..Identity::default()
+            };
+            excluded_gpu(root.path(), 5, &LeftOutGpu { gpu, reason: "lost".to_owned() })
+        };
+        let gpu = excluded(Some("/dev/nvidia7"));
+        assert_eq!((gpu.index, gpu.minor, gpu.access.obstacle()), (5, Some(7), Some(Obstacle::Faulty)));
+        assert_eq!((gpu.uuid.as_deref(), gpu.model.as_deref()), (Some("GPU-1"), Some("NVIDIA H200")));
+        assert_eq!(gpu.device_file.as_deref(), Some(Path::new("/dev/nvidia7")));
+        assert_eq!((gpu.pci_address, excluded(None).minor), ("0000:17:00.0".parse().ok(), Some(3)));
+    }
+
+    #[test]
+    fn reports_only_devices_that_no_gpu_has() {
+        let root = crate::tests::tree(&[("dev/nvidia0", "no device")]);
+        for minor in [1, 2, 3] {
+            std::os::unix::fs::symlink("/dev/null", root.path().join(format!("dev/nvidia{minor}"))).unwrap();
+        }
+        let gpus = [Gpu { minor: Some(2), ..Gpu::default() }, Gpu::default()];
+        assert_eq!(unknown_minors(root.path(), &gpus), [1, 3]);
+        assert_eq!(
+            [0, 1, MAX_MEMORY_MIB, MAX_MEMORY_MIB + 1].map(|mib| plausible_memory(&mib)),
+            [false, true, true, false]
+        );
     }
 }

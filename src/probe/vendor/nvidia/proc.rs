@@ -254,4 +254,20 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn kernels_files_name_minor_and_instances() {
+        let root = crate::tests::tree(&[
+            ("proc/driver/nvidia/gpus/0000:17:00.0/information", "Device Minor: 3\n"),
+            ("proc/driver/nvidia/capabilities/gpu3/mig/gi9/access", ""),
+            ("proc/driver/nvidia/capabilities/gpu3/mig/gi13/access", ""),
+            ("proc/driver/nvidia/capabilities/gpu4/mig/config", ""),
+        ]);
+        let minor = |address: &str| minor_of(root.path(), address.parse().unwrap());
+        assert_eq!((minor("0000:17:00.0"), minor("0000:18:00.0")), (Some(3), None));
+        let instances = mig_instances(root.path(), 3).unwrap();
+        let instances: Vec<_> = instances.iter().map(|one| (one.gpu_instance, one.access.obstacle())).collect();
+        assert_eq!(instances, [9, 13].map(|number| (Some(number), Some(Obstacle::Nameless))));
+        assert_eq!((mig_instances(root.path(), 4), mig_instances(root.path(), 5)), (None, None));
+    }
 }

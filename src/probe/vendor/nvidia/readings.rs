@@ -82,3 +82,34 @@ fn links_down(device: &Device<'_>) -> Option<u32> {
     let down = states.iter().filter(|is_up| !**is_up).count();
     (!states.is_empty()).then(|| u32::try_from(down).unwrap_or(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_bits_set_is_no_value() {
+        let values = [SampleValue::U32(7), SampleValue::U64(7), SampleValue::I64(7)];
+        assert_eq!(values.map(number), [Some(7); 3]);
+        let unknown = [
+            SampleValue::U32(u32::MAX),
+            SampleValue::U64(u64::MAX),
+            SampleValue::U64(u64::from(u32::MAX)),
+            SampleValue::I64(-1),
+            SampleValue::F64(1.0),
+        ];
+        assert_eq!(unknown.map(number), [None; 5]);
+    }
+
+    #[test]
+    fn discards_implausible_clock() {
+        let clocks = clocks(|clock| match clock {
+            Clock::Graphics => Some(MAX_MHZ),
+            Clock::SM => Some(MAX_MHZ + 1),
+            Clock::Memory => Some(3_201),
+            Clock::Video => None,
+        });
+        let expected = Clocks { graphics: Some(MAX_MHZ), sm: None, memory: Some(3_201), video: None };
+        assert_eq!(clocks, expected);
+    }
+}

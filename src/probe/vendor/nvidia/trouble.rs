@@ -99,3 +99,60 @@ const FOREIGN_LIBRARY: (&str, &str) = (
     "the library is damaged or not NVIDIA's",
     "remove copies of libnvidia-ml.so.1 from the image, and check SLURMINIT_NVML_LIBRARY",
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(failure: NvmlFailure, capabilities: Option<&str>) -> Finding {
+        let request = Request { capabilities: capabilities.map(str::to_owned), ..Request::default() };
+        finding(&NvmlProbeError::Nvml(failure), &request, 2, false)
+    }
+
+    #[test]
+    fn consequence_depends_on_what_is_left_without_nvml() {
+        let why = NvmlProbeError::Sandbox(SandboxError::Exited(1));
+        let what = |gpus, is_stuck| {
+            let finding = finding(&why, &Request::default(), gpus, is_stuck);
+            assert_eq!(finding.kind, Kind::DriverFails);
+            (finding.severity, finding.what)
+        };
+        for (gpus, is_stuck, severity, text) in [
+            (0, false, Severity::Warning, "no NVIDIA GPU is visible"),
+            (2, false, Severity::Warning, "listed from /proc"),
+            (2, true, Severity::Error, "do not respond"),
+            (0, true, Severity::Error, "do not respond"),
+        ] {
+            let actual = what(gpus, is_stuck);
+            assert!(actual.0 == severity && actual.1.contains(text), "{gpus} {is_stuck}: {actual:?}");
+        }
+    }
+
+    #[test]
+    fn missing_library_is_explained_by_requested_capabilities() {
+        let fix = |capabilities| failed(NvmlFailure::LibraryMissing("x".to_owned()), capabilities).fix;
+        let (none, without, with) = (fix(None), fix(Some("compute")), fix(Some("compute,utility")));
+        assert!(
+            without.contains("NVIDIA_DRIVER_CAPABILITIES") && with.contains("without --device"),
+            "{without}; {with}"
+        );
+        assert!(none != without && none != with);
+    }
+
+    #[test]
+    fn kind_follows_failure_of_nvml() {
+        let call = || "nvmlInit_v2()".to_owned();
+        for (failure, kind) in [
+            (NvmlFailure::LibraryBroken("x".to_owned()), Kind::NvmlLibrary),
+            (NvmlFailure::LibraryMissing("x".to_owned()), Kind::NvmlLibrary),
+            (NvmlFailure::VersionMismatch, Kind::NvmlVersions),
+            (NvmlFailure::DriverNotLoaded, Kind::DriverNotLoaded),
+            (NvmlFailure::UnknownError { call: call() }, Kind::NvmlRefuses),
+            (NvmlFailure::NoPermission { call: call(), error: "x".to_owned() }, Kind::NvmlRefuses),
+            (NvmlFailure::Failed { call: call(), error: "x".to_owned() }, Kind::DriverFails),
+            (NvmlFailure::ImpossibleCount(9999), Kind::DriverFails),
+        ] {
+            assert_eq!(failed(failure, None).kind, kind);
+        }
+    }
+}

@@ -91,6 +91,8 @@ fn double_claimed_gpu_has_no_owner_and_bad_json_is_error() {
         assert!(ClusterNodes::parse(wrong, JOBS).is_err(), "{wrong}");
     }
     assert!(ClusterNodes::parse(NODES, "{}").is_err());
+    let one = ClusterNodes::parse(r#"{"nodes": [{"name": "c1", "state": ["IDLE"]}]}"#, "{\"jobs\": []}").unwrap();
+    assert_eq!(one.node("c2").unwrap_err().to_string(), "no node named c2; the cluster has c1");
     let none = ClusterNodes::parse("{\"nodes\": []}", "{\"jobs\": []}").unwrap();
     assert_eq!(none.node("c1").unwrap_err().to_string(), "no node named c1; the cluster has no nodes yet");
 }

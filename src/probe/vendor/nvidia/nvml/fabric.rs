@@ -23,12 +23,35 @@ pub(crate) fn fabric_state(device: &Device<'_>) -> Option<u32> {
 /// The NVLink domain that the GPU shares with other machines, as NVIDIA's GPU feature discovery names it (`nvidia.com/gpu.clique`):
 /// the cluster's UUID, a dot, the clique.
 pub(super) fn nvlink_domain(device: &Device<'_>) -> Option<String> {
-    let Fabric { cluster, clique, .. } =
-        fabric(device).filter(|fabric| fabric.state == COMPLETED && fabric.cluster != [0; 16])?;
-    let hex: String = cluster.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!("{}-{}-{}-{}-{}.{clique}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+    fabric(device)?.domain()
+}
+
+impl Fabric {
+    fn domain(&self) -> Option<String> {
+        let Self { state, cluster, clique } = self;
+        if *state != COMPLETED || *cluster == [0; 16] {
+            return None;
+        }
+        let hex: String = cluster.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{}-{}-{}-{}-{}.{clique}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+    }
 }
 
 fn fabric(device: &Device<'_>) -> Option<Fabric> {
     fabric_v2(device).or_else(|_| fabric_v1(device)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domain_is_that_of_a_completed_fabric_between_machines() {
+        let mut cluster = [0; 16];
+        let domain = |state, cluster| Fabric { state, cluster, clique: 7 }.domain();
+        assert_eq!(domain(COMPLETED, cluster), None, "HGX");
+        (cluster[0], cluster[15]) = (0xab, 1);
+        assert_eq!(domain(COMPLETED, cluster).as_deref(), Some("ab000000-0000-0000-0000-000000000001.7"));
+        assert_eq!(domain(2, cluster), None, "in progress");
+    }
 }

@@ -152,4 +152,26 @@ mod tests {
             assert!(!is_uuid(bad), "{bad:?}");
         }
     }
+
+    #[test]
+    fn instance_needs_its_gpu_and_both_capabilities() {
+        let root = tempfile::tempdir().unwrap();
+        let caps = root.path().join("dev/nvidia-caps");
+        fs::create_dir_all(&caps).unwrap();
+        let minors = MigMinors::parse("gpu3/gi9/access 84\ngpu3/gi9/ci0/access 85\n");
+        let gpu = Gpu { minor: Some(3), device_file: Some("/dev/nvidia3".into()), ..Gpu::default() };
+        let files = device_files(&gpu, (9, 0), &minors).unwrap();
+        let expected = ["/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap84", "/dev/nvidia-caps/nvidia-cap85"];
+        assert_eq!(files, expected.map(PathBuf::from));
+        assert!(device_files(&gpu, (10, 0), &minors).unwrap_err().contains("GPU instance 10"));
+        assert!(device_files(&gpu, (9, 1), &minors).is_err());
+        assert!(device_files(&Gpu { minor: None, ..gpu.clone() }, (9, 0), &minors).is_err());
+        // The GPU's own file was opened before.
+        std::os::unix::fs::symlink("/dev/null", caps.join("nvidia-cap84")).unwrap();
+        assert_eq!(access(root.path(), &gpu, &files).obstacle(), Some(Obstacle::NotGiven));
+        std::os::unix::fs::symlink("/dev/null", caps.join("nvidia-cap85")).unwrap();
+        assert_eq!(access(root.path(), &gpu, &files), Access::Usable);
+        let denied = Gpu { access: Access::unusable(Obstacle::Denied, ""), ..gpu };
+        assert_eq!(access(root.path(), &denied, &files).obstacle(), Some(Obstacle::Denied));
+    }
 }

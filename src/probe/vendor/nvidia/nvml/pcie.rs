@@ -92,4 +92,15 @@ mod tests {
         }
         assert_eq!(rate(start, start + 1, Duration::ZERO), None);
     }
+
+    #[test]
+    fn traffic_requires_both_samples_of_a_direction() {
+        let (at, start) = (Instant::now(), 1_u64 << 33);
+        let sample = |seconds, bytes| CounterSample { at: at + Duration::from_secs(seconds), bytes };
+        let first = sample(0, [Some(start), Some(start)]);
+        let traffic = first.traffic(&sample(2, [Some(start + 4000), Some(start + 20)]));
+        assert_eq!((traffic.sent, traffic.received), (Some(2000), Some(10)));
+        let traffic = first.traffic(&sample(2, [None, Some(start)]));
+        assert_eq!((traffic.sent, traffic.received), (None, Some(0)));
+    }
 }
