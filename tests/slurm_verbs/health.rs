@@ -48,18 +48,18 @@ fn node_is_ready_if_it_accepts_jobs() {
         assert!(code == Some(1) && line.contains(why), "{answer} {option}: {line}");
     }
     let draining = container(0, |_| {}).reply(QUERY, &["up|draining root|fan\n"]);
-    assert_eq!(health(&draining, &["--allow-draining"]), ready, "a job is running there");
+    assert_eq!(health(&draining, &["--allow-draining"]), ready, "a job is running on the node");
 }
 
 #[test]
-fn container_is_not_ready_before_pid_1_says_so() {
+fn container_is_not_ready_before_pid_1_reports_it() {
     let starting = container(0, |status| {
         (status.snapshot.ready, status.snapshot.why) = (false, "slurmd is starting".to_owned());
     });
     assert_eq!(health(&starting, &[]), (Some(1), "slurmd is starting".to_owned()));
     assert_eq!(starting.calls(""), [""; 0]);
     let (code, line) = health(&Fake::new(), &[]);
-    assert!(code == Some(1) && line.contains("no cluster is running here"), "{line}");
+    assert!(code == Some(1) && line.contains("no cluster is running in this container"), "{line}");
     let (code, line) = health(&container(0, |status| status.process.start_ticks += 1), &[]);
     assert!(code == Some(1) && line.contains("is not running"), "{line}");
 }
