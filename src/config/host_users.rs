@@ -1,4 +1,4 @@
-//! `[users]`: accounts for the users of the host.
+//! `[users]`: accounts for the host's users.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

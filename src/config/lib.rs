@@ -133,7 +133,7 @@ pub struct Config {
     pub notifies: Vec<Notify>,
     /// Protection of the container's memory.
     pub memory: Memory,
-    /// Metrics for Prometheus, and the page.
+    /// Prometheus metrics, and the web page.
     pub metrics: Metrics,
     /// Container images for jobs.
     pub images: Images,
@@ -157,7 +157,7 @@ pub struct Config {
     /// Users whose accounts are created at the start.
     #[serde(rename = "user")]
     pub users: Vec<User>,
-    /// Accounts for the users of the host.
+    /// Accounts for the host's users.
     #[serde(rename = "users")]
     pub host_users: HostUsers,
     /// Logins with SSH.

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus, and the page.
+//! Prometheus metrics, and the web page.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -25,7 +25,7 @@ impl StatusWatcher {
         Self(watch().ok())
     }
 
-    /// Waits for a new status file, at most for `limit`.
+    /// Waits up to `limit` for a new status file.
     pub fn wait(&self, limit: Duration) {
         let limit = if self.0.is_some() { limit } else { limit.min(POLL_INTERVAL) };
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);

@@ -28,7 +28,7 @@ use node::Stage;
 
 pub use node::{DrainOutcome, SlurmNodeState};
 
-/// The interval of queries for the jobs of GPUs in use, in ms.
+/// The interval between two queries for the jobs on busy GPUs, in ms.
 const USAGE_QUERY_INTERVAL: u64 = 30_000;
 /// The maximum number of faults in the report.
 const MAX_RECENT: usize = 50;
@@ -111,14 +111,14 @@ pub struct HealthController {
     interval_ms: u64,
     pending: Vec<Pending>,
     without_jobs: Vec<WithoutJobs>,
-    /// Whether a query for jobs has not been answered yet.
+    /// Whether a query for these jobs is still pending.
     has_pending_query: bool,
     /// Whether a drain has not been answered yet.
     has_pending_drain: bool,
     has_failed_to_drain: bool,
     last_logged: BTreeMap<(Key, FaultKind), u64>,
     recent: VecDeque<ReportedFault>,
-    /// The time of the last query for jobs of GPUs in use, in ms.
+    /// When the jobs on busy GPUs were last queried, in ms.
     last_usage_query: Option<u64>,
     at: u64,
     actions: Vec<Action>,

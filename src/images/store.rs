@@ -46,7 +46,7 @@ pub struct Store {
 /// The images in a directory.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Images that can be used.
+    /// The usable images.
     pub images: Vec<ImageRecord>,
     /// Why the other images cannot be used.
     pub untrusted: Vec<ImageError>,

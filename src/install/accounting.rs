@@ -10,7 +10,7 @@ use plan::render;
 use sys::trusted_path;
 use sys::trusted_path::RepairedPath;
 
-/// Makes the directories of an embedded database, and writes slurmdbd.conf, readable only by slurmdbd. Returns what was repaired.
+/// Creates the directories of an embedded database, and writes slurmdbd.conf, readable only by slurmdbd. Returns what was repaired.
 ///
 /// # Errors
 /// There is no password, or something cannot be written.

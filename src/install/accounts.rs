@@ -58,9 +58,9 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
     Ok(create_homes(config, root))
 }
 
-/// The number of users of the host whose homes are reported one by one.
+/// The maximum number of host users whose home directories are reported individually.
 const REPORTED_HOMES: usize = 3;
-/// The number of homes that a start creates for users of the host. On a slow storage driver each takes milliseconds.
+/// The maximum number of home directories that a start creates for host users. On a slow storage driver each takes milliseconds.
 const NEW_HOMES: usize = 1000;
 
 /// Creates the home directories. The host may have thousands of users.

@@ -15,7 +15,7 @@ const DIRECTORY: &str = "/etc";
 const NAME: &str = ".pwd.lock";
 /// The timeout of lckpwdf(3), which applies here, too.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The pause between two tries. A wait in the kernel would have no limit.
+/// The pause between two attempts. A wait in the kernel would have no limit.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only: then no program can change the files.

@@ -20,7 +20,7 @@ use model::unit::JobCare;
 pub(super) struct Stop {
     code: u8,
     why: Option<Notice>,
-    /// Whether the end of the command is the only cause of the stop.
+    /// Whether the container stops only because the command ended.
     by_command: bool,
     /// The deadline at which all remaining processes get SIGKILL.
     until: Moment,

@@ -27,7 +27,7 @@ pub struct Unit {
     starts: u32,
     pub(super) last_end: Option<End>,
     pub(super) liveness_history: LivenessHistory,
-    /// Whether the unit has been ready since the container started.
+    /// Whether the unit has ever been ready in this run of the container.
     has_been_ready: bool,
     /// The number of consecutive external failures.
     external_failures: u32,
@@ -126,7 +126,7 @@ impl Unit {
         self.starts
     }
 
-    /// Whether the unit has been ready since the container started.
+    /// Whether the unit has ever been ready in this run of the container.
     pub fn has_been_ready(&self) -> bool {
         self.has_been_ready
     }

@@ -226,7 +226,7 @@ pub struct Hooks {
     pub pre_start: Vec<Hook>,
     /// Run on each node of a job, before its first process there.
     pub pre_job: Vec<JobHook>,
-    /// Run on each node of a job, after its end.
+    /// Run on each node of a job, after the job.
     pub post_job: Vec<JobHook>,
 }
 

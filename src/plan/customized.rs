@@ -36,7 +36,7 @@ pub enum Origin {
     Copy,
 }
 
-/// A file that existed before slurminit writes any.
+/// A Slurm file that existed before this start wrote its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserFile {
     /// The file name.

@@ -11,7 +11,7 @@ use model::inventory::{Finding, Kind};
 
 use super::{CgroupPlan, FileName, Setting};
 
-/// A script for the end of a job.
+/// A script that runs when a job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epilog {
     /// The path of the installed script.

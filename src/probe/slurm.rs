@@ -70,7 +70,7 @@ fn read_text(path: &Path) -> Option<String> {
     regular::text(path).ok()
 }
 
-/// Parses `slurm 24.11.5`, or `slurm-wlm 24.11.5` as in Debian. The last number is `None` for a version before the release (`26.11.0-0rc1`).
+/// Parses `slurm 24.11.5`, or `slurm-wlm 24.11.5` as in Debian. The patch number is `None` for a pre-release (`26.11.0-0rc1`).
 fn parse_version(text: &str) -> Option<(SlurmVersion, Option<u16>)> {
     let words = text.split_whitespace();
     words.skip_while(|word| !word.starts_with("slurm")).skip(1).find_map(|word| {

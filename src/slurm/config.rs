@@ -46,7 +46,7 @@ impl RunningConfig {
         spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
     }
 
-    /// The maximum number of nodes, in a cluster that nodes can join by themselves.
+    /// The maximum number of nodes (MaxNodeCount) in a cluster with dynamic nodes.
     pub fn max_node_count(&self) -> Option<u64> {
         self.number("MaxNodeCount")
     }

@@ -12,7 +12,7 @@ pub struct FairShare {
     pub factor: f64,
 }
 
-/// Parses sshare's output. An account without use has an infinite LevelFS under Fair Tree, and is left out.
+/// Parses sshare's output. Omits accounts without usage, whose LevelFS is infinite under Fair Tree.
 pub(crate) fn parse(text: &str) -> Vec<FairShare> {
     let parse_line = |line: &str| {
         let mut fields = line.split('|').map(str::trim);

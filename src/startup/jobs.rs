@@ -141,7 +141,7 @@ pub fn reclaim(node: &str) -> anyhow::Result<()> {
 /// Drain reason of a node whose container stops.
 const STOP_REASON: &str = "the container stops";
 
-/// The pause between two checks of the queue, because Slurm has no event for the end of a job.
+/// The pause between two checks of the queue: Slurm sends no event when a job ends.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SLURM: Client = Client::with_timeout(limit::JOBS);
 
@@ -212,7 +212,7 @@ fn jobs_on_the_node(node_filter: Option<&str>) -> anyhow::Result<Vec<QueuedJob>>
     Ok(SLURM.jobs(&Jobs { node: node_filter, ..Jobs::HOLDING })?)
 }
 
-/// Pause between two polls. Slurm has no event for the end of a job, a failed start or a drain.
+/// The pause between two polls: Slurm sends no event when a job ends, a start fails or a node is drained.
 #[expect(clippy::disallowed_methods, reason = "these are children of PID 1, and Slurm has no such events")]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

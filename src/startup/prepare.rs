@@ -206,7 +206,7 @@ fn load(sources: &Sources<'_>) -> Result<Config, Refusal> {
     load_config::load(sources.config).map_err(invalid)
 }
 
-/// The configuration with the users of the host, and messages about them.
+/// The configuration with the host's users, and messages about them.
 fn load_with_accounts(sources: &Sources<'_>) -> Result<(Config, Vec<Finding>), Refusal> {
     let mut config = load(sources)?;
     let findings = install::add_host_accounts(&mut config, sources.root)?;

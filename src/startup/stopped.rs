@@ -98,7 +98,7 @@ fn resume(list: &List) {
     }
 }
 
-/// Waits for the end of a killed process. Its descriptors are then closed; an io_uring(7) ring is closed a moment later.
+/// Waits until a killed process is gone. Its descriptors are then closed; an io_uring(7) ring is closed a moment later.
 pub(crate) fn await_end(handle: &Handle) {
     if let Some(descriptor) = handle.descriptor() {
         let _ = poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], PollTimeout::from(END_TIMEOUT_MS));

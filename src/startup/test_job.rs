@@ -25,7 +25,7 @@ use sys::tool::answer::Answer;
 const MEMORY_MIB: u64 = 256;
 /// The client for the commands that follow the job, each with its own timeout.
 const CLEANUP: Client = Client::with_timeout(Duration::from_secs(5));
-/// The pause between two queries of the node while its Epilog runs; Slurm has no event for its end.
+/// The pause between two queries of the node while its Epilog runs; Slurm sends no event when it ends.
 const EPILOG_POLL: Duration = Duration::from_millis(20);
 /// The length of the symptom in the node's reason, in characters.
 const MAX_SYMPTOM_LENGTH: usize = 200;

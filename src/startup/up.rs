@@ -28,7 +28,7 @@ const LOG_DIRECTORY: &str = "/var/log";
 const LOG_NAME: &str = "slurminit.log";
 /// Maximum number of last lines to show.
 const MAX_LINES: usize = 20;
-/// The number of bytes at the end of the log that are read to find these lines.
+/// The maximum number of bytes at the end of the log to read for these lines.
 const TAIL_BYTES: u64 = 16 << 10;
 /// How much longer than its own deadline a stop may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(10);

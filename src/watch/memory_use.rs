@@ -22,7 +22,7 @@ const MAX_FILES: usize = 200_000;
 const MAX_ENTRIES: u32 = 1_000_000;
 /// Users named in a message.
 const MAX_NAMED: usize = 3;
-/// The number of bytes of an environment that are read.
+/// The maximum number of bytes to read from a process's environment.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
 
 /// The memory of the container's users.

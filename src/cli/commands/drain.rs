@@ -31,7 +31,7 @@ pub(crate) struct Args {
     delete: bool,
 }
 
-/// Polling interval of the jobs, because Slurm has no event for the end of a job.
+/// The interval at which jobs are polled: Slurm sends no event when a job ends.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {

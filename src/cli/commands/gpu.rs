@@ -38,7 +38,7 @@ struct GpuArgs {
     gpu: String,
 }
 
-/// The maximum interval of reads of the report.
+/// The maximum interval between two reads of the report.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of the agent's check, which the driver's own timeout limits.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);

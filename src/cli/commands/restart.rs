@@ -115,7 +115,7 @@ fn is_ready(directory: &Path) -> bool {
 enum RestartOutcome {
     UnderWay,
     Ready,
-    /// The service ended with 0, as one that runs once does.
+    /// The service exited with 0, as a one-shot service does.
     Ended,
     Failed,
 }

@@ -58,7 +58,7 @@ fn waiting_jobs(client: &Client, jobs: Observed<Vec<QueuedJob>>) -> Observed<Vec
     Ok(jobs)
 }
 
-/// The jobs with slurminit's note that their slurmstepd died. slurmctld forgets a job MinJobAge after its end.
+/// The jobs with slurminit's note that their slurmstepd died. slurmctld forgets a job MinJobAge after it ends.
 fn lost_jobs(client: &Client<'_>) -> Result<Vec<(String, String)>, QueryError> {
     let note = format!("{OUR_REASON}{SLURMSTEPD_DIED}");
     let rows = client.job_columns(

@@ -120,7 +120,7 @@ pub(super) fn is_slurm_ready(cluster: &Cluster) -> bool {
     cluster.units.slurm().into_iter().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known()
 }
 
-/// Stops slurmctld and slurmd, to start them with the new files.
+/// Stops slurmctld and slurmd, so that they restart with the new files.
 pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
     cluster.gates.hold_slurm();
     cluster.node.forget(&mut cluster.step);

@@ -21,7 +21,7 @@ use crate::{Child, Exit, ExternalCause, Moment, Notice};
 
 /// The maximum time for a daemon to exit that was stopped by another program (`scontrol shutdown`).
 const MAX_SHUTDOWN: Duration = Duration::from_secs(10);
-/// The longest pause after an end that any user can cause. The unit must return soon after the cause has gone, and a try is cheap.
+/// Maximum backoff after an exit that any user can cause. The unit must restart soon after the cause is gone, and an attempt is cheap.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// How long `slurminit free-port` may take. It has a shorter deadline of its own.
 const FREE_PORT: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ pub(crate) enum DeathOutcome {
 }
 
 impl Unit {
-    /// Records the end of the unit's process.
+    /// Records that the unit's process has exited.
     pub(crate) fn record_end(&mut self, exit: Exit, at: Moment) -> Run {
         let (intent, shutdown_began) = match self.state {
             State::Stopping { since, intent, .. } => (Some(intent), since),

@@ -26,7 +26,7 @@ pub struct Fatal {
 /// A key, a plugin, the plugin's files, one of which must be in Slurm's directory, and whether only slurmctld needs them.
 type RequiredFile = (&'static str, &'static str, &'static [&'static str], bool);
 
-/// Tried with 24.11.5: the daemons wait a minute for a configuration file, and exit without a script or key.
+/// Tested with Slurm 24.11.5: the daemons wait one minute for a missing configuration file, and exit if a script or key is missing.
 const REQUIRED_FILES: [RequiredFile; 9] = [
     ("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"], false),
     ("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"], false),

@@ -1,8 +1,8 @@
 //! Slurm's checksum of slurm.conf.
 //!
 //! slurmctld compares each node's checksum with its own, and reports a node whose slurm.conf differs (24.11 to 26.05,
-//! `_slurm_rpc_node_registration`). A node whose own cgroups decide differs in ProctrackType and TaskPlugin, which only its slurmd and
-//! slurmstepd load. A comment at the end of its file gives the file the checksum that it would have without this difference, so that
+//! `_slurm_rpc_node_registration`). A node may choose ProctrackType and TaskPlugin by its own cgroup support: only its
+//! slurmd and slurmstepd load these plugins. A comment at the end of such a node's file restores the checksum of the shared file, so that
 //! slurmctld still reports every other difference.
 
 /// The checksum after `text`, which follows a text with the checksum `before` (`_compute_hash_val` in `parse_config.c`; `char` is signed).

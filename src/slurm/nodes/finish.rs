@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, Jobs, limit};
 
-/// The first pause between two polls of the jobs, because Slurm has no event for the end of a job. The pause doubles up
+/// The first pause between two polls of the jobs: Slurm sends no event when a job ends. The pause doubles up
 /// to [`MAX_PAUSE`]: for a long job, precision does not matter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);

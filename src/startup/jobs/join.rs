@@ -210,7 +210,7 @@ fn quotable(reason: &str) -> String {
     reason.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '=') { ' ' } else { c }).collect()
 }
 
-/// Deletes the node in the controller. A node with a job cannot be deleted, and one that is down has none.
+/// Deletes the node from the controller. A node with a job cannot be deleted, and one that is down has none.
 fn force_delete(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let name = format!("nodename={node}");
@@ -226,7 +226,7 @@ fn force_delete(node: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Deletes the node in the controller, unless a job is there.
+/// Deletes the node from the controller, unless a job is running on it.
 fn delete_idle(node: &str) {
     let begin = Instant::now();
     while let Err(error) = SLURM.run("scontrol", &["delete", &format!("nodename={node}")]) {

@@ -49,7 +49,7 @@ pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
     }
 }
 
-/// Notifies the jobs and waits for their end. The exit code shows whether some are left.
+/// Notifies the jobs, and waits until they end. The exit code shows whether some are left.
 ///
 /// `has_other_nodes`: the node is one of several in the cluster.
 pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes: bool) -> anyhow::Result<u8> {
@@ -193,7 +193,7 @@ fn kill_remaining(left: &[QueuedJob], node_filter: Option<&str>, on_stop: OnStop
     Ok(requeued)
 }
 
-/// Requeues the jobs among these that Slurm may run again, and returns them. A requeued job never becomes FAILED.
+/// Requeues those of the jobs that Slurm may run again, and returns their IDs. A requeued job never becomes FAILED.
 fn requeue(jobs: &[&QueuedJob], node_filter: Option<&str>) -> anyhow::Result<Vec<String>> {
     let mut requeued: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if requeued.is_empty() {

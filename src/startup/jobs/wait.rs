@@ -9,7 +9,7 @@ use model::queued_job::QueuedJob;
 use slurm::client::Jobs;
 use sys::report;
 
-/// The pause between two checks of the queue, because Slurm has no event for the end of a job. It grows: for a long
+/// The pause between two checks of the queue: Slurm sends no event when a job ends. It grows: for a long
 /// job, precision does not matter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -187,7 +187,7 @@ impl Search<'_> {
     }
 }
 
-/// Sends the signal to all processes, and waits for their end, at most for `limit`.
+/// Sends the signal to all processes, and waits up to `limit` until they have exited.
 fn signal_all(processes: &[Process], signal: Signal, limit: Duration) {
     let handles: Vec<Handle> = processes.iter().filter_map(Process::handle).collect();
     handles.iter().for_each(|handle| handle.send(signal));

@@ -13,7 +13,7 @@ use crate::proc::{self, Process, Processes};
 
 use super::{Evidence, is_gpu_device_file};
 
-/// The number of bytes of an environment that are read. Variables beyond that are treated as missing.
+/// The maximum number of bytes to read from a process's environment. Variables beyond that are treated as missing.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
 
 /// The maximum number of open files to inspect per process.

@@ -240,7 +240,7 @@ impl Dir {
         Ok(renameat(&self.file, from, &self.file, to)?)
     }
 
-    /// Makes a link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
     /// The name exists, or the system call fails.

@@ -153,7 +153,7 @@ impl Watcher {
         !self.known.is_empty() && self.known.keys().all(is_closed)
     }
 
-    /// Closes these GPUs and no others. The driver closes a GPU only at the end of the process.
+    /// Closes these GPUs and no others. The driver closes a GPU only when the process exits.
     pub(super) fn close(&mut self, now: Instant, closed: Vec<Identity>) {
         let was_closed = self.running.as_ref().is_some_and(|running| running.all_closed);
         if self.closed == closed && (self.running.is_none() || was_closed == self.are_all_closed()) {

@@ -1,6 +1,6 @@
 //! Metrics of NVIDIA GPUs under the names of dcgm-exporter.
 //!
-//! DCGM's units: MHz, MiB, percent, watts, mJ; a ratio from 0 to 1 for what its profiling measures (`DCGM_FI_PROF_...`).
+//! DCGM's units: MHz, MiB, percent, watts, mJ. Profiling metrics (`DCGM_FI_PROF_...`) are ratios from 0 to 1.
 
 use super::exposition::{Family, Kind, Value};
 use super::gpus::{Row, bus_id, free_mib};

@@ -263,7 +263,7 @@ fn xids(gpus: &[GpuReport]) -> [Family; 2] {
     [total, last]
 }
 
-/// The label: the driver's name in lower case without `GPU-`; else the PCI address and render node, which partitions do not share; else
+/// The label: the UUID in lower case without `GPU-`; else the PCI address and render node, which partitions do not share; else
 /// the index.
 pub(super) fn uuid(gpu: &GpuReport) -> String {
     let own = gpu.identity.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
@@ -274,7 +274,7 @@ pub(super) fn uuid(gpu: &GpuReport) -> String {
     own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.identity.index.to_string())
 }
 
-/// A driver's name in lower case without its type prefix.
+/// A UUID in lower case, without its prefix (`GPU-` or `MIG-`).
 pub(super) fn bare(uuid: &str, kind: &str) -> String {
     let lower = uuid.trim().to_lowercase();
     lower.strip_prefix(kind).map_or_else(|| lower.clone(), str::to_owned)

@@ -116,7 +116,7 @@ pub(super) enum Step {
     Conditions(Result<Vec<Condition>, NvmlFailure>),
 }
 
-/// Queries NVML for everything. Uses the library at `library`, otherwise the default one.
+/// Queries NVML for the driver, the GPUs, their links and MIG instances. `library` is the path of NVML; `None` means the default one.
 pub(super) fn probe(
     root: &Path,
     library: Option<&Path>,

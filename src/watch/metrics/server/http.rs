@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request of a connection, and its response. Only GET and HEAD without a body are supported.
+//! Reads one HTTP/1.1 request from a connection, and writes the response. Only GET and HEAD without a body are supported.
 
 use std::borrow::Cow;
 use std::time::Duration;
