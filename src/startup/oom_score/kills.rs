@@ -47,7 +47,7 @@ struct JobProcess {
     job: u32,
     name: String,
     resident_kib: u64,
-    /// Whether SIGKILL is pending, or the process is a zombie.
+    /// Whether SIGKILL is pending, or the process is a zombie. In the list of the last scan: and its kill was attributed.
     is_ending: bool,
 }
 
@@ -124,7 +124,7 @@ impl Kills {
         &mut self,
         count: u64,
         jobs: BTreeSet<u32>,
-        now: BTreeMap<Key, JobProcess>,
+        mut now: BTreeMap<Key, JobProcess>,
     ) -> Option<(Vec<(i32, JobProcess)>, usize)> {
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
         let mut victims = victims(&self.processes, &now, kills);
@@ -134,6 +134,11 @@ impl Kills {
         }
         if victims.is_empty() && kills > 0 {
             victims.extend(only_job(&self.jobs, &jobs).map(short_lived));
+        }
+        // A kill between the reading of the count and that of the process is in the next count.
+        for (key, process) in &mut now {
+            let was_attributed = self.processes.get(key).is_some_and(|before| before.is_ending);
+            process.is_ending &= was_attributed || victims.iter().any(|(pid, _)| *pid == key.0);
         }
         (self.count, self.jobs, self.processes, self.rescans) = (count, jobs, now, 0);
         let unknown = kills - victims.len();
@@ -340,12 +345,17 @@ mod tests {
         assert_eq!(kills.attribute(1, jobs(), alive()), None);
         let dead = BTreeMap::from([((10, 1), process(5, 0, true))]);
         assert_eq!(kills.attribute(1, jobs(), dead), Some((vec![(10, process(5, 900, true))], 0)));
+        // A process that was killed after the count was read.
+        let killed = || BTreeMap::from([((11, 1), process(6, 700, true))]);
+        assert_eq!(kills.attribute(1, jobs(), killed()), Some((vec![], 0)));
+        assert_eq!(kills.attribute(2, jobs(), killed()), Some((vec![(11, process(6, 700, true))], 0)));
+        assert_eq!(kills.attribute(2, jobs(), killed()), Some((vec![], 0)));
         // A kill of a process that was never seen.
         for _ in 0..MAX_RESCANS {
-            assert_eq!(kills.attribute(3, jobs(), BTreeMap::new()), None);
+            assert_eq!(kills.attribute(4, jobs(), BTreeMap::new()), None);
         }
-        assert_eq!(kills.attribute(3, jobs(), BTreeMap::new()), Some((vec![short_lived(5)], 1)));
-        assert_eq!(kills.attribute(3, jobs(), BTreeMap::new()), Some((vec![], 0)));
+        assert_eq!(kills.attribute(4, jobs(), BTreeMap::new()), Some((vec![short_lived(5)], 1)));
+        assert_eq!(kills.attribute(4, jobs(), BTreeMap::new()), Some((vec![], 0)));
     }
 
     #[test]
