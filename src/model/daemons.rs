@@ -256,7 +256,7 @@ pub enum OnHookFailure {
     /// The failure is logged.
     #[default]
     Warn,
-    /// Slurm also drains the node; before a job it also requeues the job and holds it.
+    /// Slurm also drains the node. If a hook before a job failed, Slurm requeues and holds the job as well.
     Drain,
 }
 

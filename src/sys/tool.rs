@@ -83,7 +83,7 @@ impl Running {
     /// Returns the output, at most `max_output` bytes of each stream, and the exit status.
     ///
     /// # Errors
-    /// It has not ended at the deadline (`TimedOut`), and is killed with its descendants.
+    /// The program has not ended by the deadline (`TimedOut`); it is then killed with its descendants.
     pub fn finish(mut self, deadline: Duration, max_output: usize) -> Result<Output> {
         let output = self.wait(Instant::now() + deadline, max_output);
         if output.is_err() {
@@ -110,7 +110,7 @@ impl Running {
                 Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {}
                 ready => drop(ready?),
             }
-            // Output written before the exit is read below.
+            // The exit is checked first, so that the read below gets all output written before it.
             let status = self.0.try_wait()?;
             // A program that writes beyond the limit finds its pipe closed.
             open.retain_mut(|(pipe, output)| read(pipe, output, max_output));

@@ -18,7 +18,7 @@ const RETRY: u64 = 10_000;
 const RETRY_MAX: u64 = 600_000;
 /// The time after which slurmctld has certainly saved a change, in ms: it saves within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
 const SAVE_TIME: u64 = 10_000;
-/// How long a recovered GPU waits until no job has a GPU, in ms. Then the node is drained.
+/// The longest time, in ms, that a recovered GPU waits for all GPU jobs on the node to end. After that, the node is drained.
 const RETURN_TIMEOUT: u64 = 3_600_000;
 
 /// The stage of the node.

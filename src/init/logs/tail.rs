@@ -75,7 +75,7 @@ impl Tails {
         self.rings.iter().any(|ring| ring.name == name)
     }
 
-    /// Adds complete lines, each shortened by [`cut`], together smaller than a ring.
+    /// Adds complete lines. The caller has shortened each with [`cut`]; together they must be smaller than a ring.
     pub(super) fn add(&mut self, name: &str, lines: &[u8]) {
         let Some((file, start, ring)) = self.ring_mut(name) else { return };
         let at = ring.written % RING_BYTES;

@@ -164,7 +164,7 @@ pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
     let started = started_jobs(node)?.without_contradictions(&KnownJobs::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
     let mut relaunched = BTreeSet::new();
-    // A job that is pending in the first pass may be assigned before it is cancelled. The second pass finds it.
+    // slurmctld may start a job after the first pass listed it as pending and before its cancellation. The second pass detects that.
     for _ in 0..2 {
         let jobs_with_step = reclaim::jobs_with_step();
         for job in non_requeueable_jobs()?.iter().filter(|job| started.contains(job)) {

@@ -23,7 +23,7 @@ impl Handle {
         stat(pid).is_some_and(|stat| stat.start == start && !stat.is_dead()).then_some(handle)
     }
 
-    /// Sends a signal. A process that has ended ignores it.
+    /// Sends a signal; has no effect if the process has ended.
     pub fn send(&self, signal: Signal) {
         match &self.descriptor {
             Some(descriptor) => pidfd_send_signal(descriptor, signal as i32),
