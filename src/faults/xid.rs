@@ -1,7 +1,7 @@
 //! The default policy, description and fix of each XID of NVIDIA's driver.
 //!
-//! The actions are those of NVIDIA's catalogue for Ampere and newer. The tools of other vendors disagree on many of them, so each entry can be
-//! overridden: `[faults.xid]` of slurminit.toml.
+//! The actions are those of NVIDIA's catalogue for Ampere and newer. Other monitoring tools treat many XIDs differently, so each entry
+//! can be overridden in `[faults.xid]` of slurminit.toml.
 
 use super::fault::{Fix, Policy};
 
