@@ -220,7 +220,7 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
-# Accounting, the REST API and logins: slurmdbd and a database of its own, slurmrestd, and sshd, which runs if [login] has a port. The database's tables are
+# Accounting, the REST API and logins: slurmdbd and a database of its own, slurmrestd, and sshd, which runs if [login] sets `port`. The database's tables are
 # created here, so that the first start only copies a directory. The SSH package creates host keys, which no image may contain. Its set-user-id and set-group-id
 # programs serve host-based authentication and hide an agent from its user's other programs; neither is used.
 FROM vendor AS full

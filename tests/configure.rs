@@ -102,7 +102,7 @@ fn refuses_ambiguous_input_and_writes_nothing() {
     for (host, code, message) in [
         (two_gpus().argument(["--gpus", "2"]), 1, "this host has GPUs 0 to 1"),
         (two_gpus().argument(["--gpus", "GPU-9"]), 1, "no such GPU"),
-        (two_gpus().argument(["--gpus", "0'"]), 2, "is not a GPU list"),
+        (two_gpus().argument(["--gpus", "0'"]), 2, "invalid GPU `0'`"),
         (two_gpus().amd(1, 44, 992).argument(["--gpus", "0"]), 1, "--gpu-type nvidia or --gpu-type amd"),
         (Host::with_docker(&[]).amd(1, 44, 992).argument(["--gpus", "GPU-1"]), 1, "selected by number"),
         (two_gpus().argument(["--gpu-type", "voodoo"]), 2, "possible values: nvidia, amd, "),
@@ -118,10 +118,10 @@ fn refuses_ambiguous_input_and_writes_nothing() {
     for arguments in [["--gpu-type", "nvidia"], ["--gpu-type", "amd"], ["--gpus", "0"]] {
         let output = Host::with_docker(&["runc"]).argument(arguments).configure();
         let stdout = String::from_utf8(output.stdout).unwrap();
-        let message = format!(
-            "{}: no such GPU on this host",
-            if arguments[0] == "--gpus" { "--gpus".to_owned() } else { arguments.join(" ") }
-        );
+        let message = match arguments {
+            ["--gpus", _] => "--gpus: no GPU can be passed to the container".to_owned(),
+            arguments => format!("{}: no such GPU on this host", arguments.join(" ")),
+        };
         assert_eq!((output.status.code(), stdout.contains(&message)), (Some(1), true), "{stdout}");
     }
     let host = two_gpus();

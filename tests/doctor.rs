@@ -12,6 +12,7 @@ mod answer;
 mod container;
 mod containers;
 mod docs;
+mod edges;
 mod fixes;
 mod hosts;
 mod symptoms;
@@ -68,6 +69,24 @@ fn each_container_fault_gets_recorded_answer() {
         assert_eq!(output.status.code(), Some(exit_code(&report.verdict)), "{name}");
         (name, report.of(entry).without(&container.path("root")).without(&container.path("")))
     }));
+}
+
+/// One step before a limit, and on it.
+#[test]
+fn similar_situations_get_different_answers() {
+    let containers = edges::containers().into_iter().map(|(container, answers)| (container.examine(), answers));
+    let hosts = edges::hosts().into_iter().map(|(host, answers)| (hosts::examine(&host), answers));
+    let mut wrong = Vec::new();
+    for (output, answers) in containers.chain(hosts) {
+        let report = report(&output);
+        for (entry, verdict, seen) in answers {
+            let answer = report.of(entry);
+            if (answer.verdict.as_str(), answer.seen.as_str()) != (verdict, seen) {
+                wrong.push(format!("{entry}: expected {verdict}: {seen}; got {}: {}", answer.verdict, answer.seen));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Guards against false alarms.

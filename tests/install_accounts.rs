@@ -141,8 +141,7 @@ fn leaves_linked_passwd_unchanged_and_reports_it() {
     let findings = install(root.path(), ALICE).unwrap();
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Warning);
-    let what =
-        "/etc/passwd is a link: the existing accounts are used unchanged, and these are missing: alice (uid 1001)";
+    let what = "/etc/passwd is a link: the existing accounts are used unchanged, and these are missing or different: alice (uid 1001)";
     assert_eq!(findings[0].what, what);
     assert_eq!(passwd(root.path()), PASSWD);
     assert!(!root.path().join("home").exists());
@@ -192,4 +191,27 @@ fn creates_at_most_1000_homes_per_start_and_limits_findings() {
         install_accounts(&config, root.path()).unwrap();
         assert_eq!(install_accounts(&config, root.path()).unwrap(), []);
     }
+}
+
+/// A shell of the host may be missing in the container.
+#[test]
+fn host_user_gets_own_shell_only_if_it_is_program() {
+    let root = fixture();
+    let host = root.path().join("host");
+    let bin = root.path().join("bin");
+    for directory in [&host, &bin, &bin.join("directory")] {
+        fs::create_dir(directory).unwrap();
+    }
+    for (name, mode) in [("zsh", 0o755), ("text", 0o644)] {
+        fs::write(bin.join(name), "").unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let shells = ["zsh", "text", "directory", "missing"];
+    let line = |(id, shell): (usize, &&str)| format!("u{id}:x:{id}:{id}::/home/u{id}:/bin/{shell}\n");
+    fs::write(host.join("passwd"), (2000..).zip(&shells).map(line).collect::<String>()).unwrap();
+    fs::write(host.join("group"), "root:x:0:\n").unwrap();
+    let mut config = Config::parse("[users]\nfrom = \"/host\"", Path::new("slurminit.toml")).unwrap();
+    assert_eq!(add_host_accounts(&mut config, root.path()).unwrap(), []);
+    let shells: Vec<_> = config.users.iter().map(|user| user.shell.as_deref().unwrap()).collect();
+    assert_eq!(shells, ["/bin/zsh", "/bin/sh", "/bin/sh", "/bin/sh"].map(Path::new));
 }

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test waits for its own child; there is no reaper here")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -70,7 +71,7 @@ fn first_start_writes_all_files_and_second_none() {
     assert_eq!((first.node_name.as_str(), first.gres.as_str()), ("localhost", "gpu:nvidia:2"));
     assert_eq!(first.summary, "2 NVIDIA H200, 4 CPUs, 20009 MiB");
     let causes: Vec<&str> = first.findings.iter().map(|finding| finding.cause.as_str()).collect();
-    assert_eq!(causes, ["cgroup v2 is mounted read-only in this container"], "{:?}", first.findings);
+    assert_eq!(causes, ["cgroup v2 is not writable in this container"], "{:?}", first.findings);
     assert_eq!(prepared(root.path()).changed, [] as [std::path::PathBuf; 0]);
 }
 
@@ -130,7 +131,7 @@ fn full_disk_keeps_old_files() {
     // A write past the limit fails half-way, as on a full disk, also for root.
     let (code, message) = failure(&slurminit(root.path(), "trap '' XFSZ; ulimit -f 4", "prepare", &[]));
     assert_eq!(code, exit_code::PREPARE);
-    assert!(message.contains("cannot write /etc/slurm/slurm.conf") && message.contains("is unchanged"), "{message}");
+    assert!(message.contains("cannot write /etc/slurm/slurm.conf: File too large"), "{message}");
     assert_eq!(fs::read_to_string(&path).unwrap(), old);
     assert!(!path.with_file_name("slurm.conf.new").exists());
 }
@@ -316,4 +317,99 @@ fn render_prints_files_and_changes_nothing() {
     fs::write(&path, fs::read_to_string(&path).unwrap().replace("CPUs=4", "CPUs=1")).unwrap();
     let diff = run(&["--diff"]);
     assert!(diff.contains("-NodeName=localhost CPUs=1") && diff.contains("+NodeName=localhost CPUs=4"), "{diff}");
+}
+
+/// A root directory with sshd, and stand-ins for ssh-keygen and ssh, which are in `tools`.
+fn fixture_with_sshd(toml: &str) -> TempDir {
+    let root = fixture(toml);
+    let file = |path: &str, text: &str, mode: u32| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    file("usr/sbin/sshd", "", 0o755);
+    file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644);
+    file("etc/group", "root:x:0:\n", 0o644);
+    let keygen = "#!/bin/sh\numask 077\nfor file; do :; done\necho \"$*\" >\"$file\"\necho public >\"$file.pub\"\n";
+    file("tools/ssh-keygen", keygen, 0o755);
+    file("tools/ssh", "#!/bin/sh\necho OpenSSH_9.2p1 >&2\n", 0o755);
+    root
+}
+
+#[test]
+fn logins_get_host_key_settings_and_keys_of_users() {
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f alice@home";
+    let toml = format!("[login]\nport = 2222\n[[user]]\nname = 'alice'\nuid = 1501\nssh_keys = ['{key}']\n");
+    let root = fixture_with_sshd(&toml);
+    let path = |path: &str| root.path().join(path);
+    let before = format!("PATH={}:$PATH; export PATH", path("tools").display());
+    let prepare = || {
+        let output = slurminit(root.path(), &before, "prepare", &[]);
+        let Some(PrepareEvent::Done(prepared)) = events(&output).pop() else { unreachable!("{output:?}") };
+        prepared.findings.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+    };
+    prepare();
+    let text = |name: &str| fs::read_to_string(path(name)).unwrap();
+    let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777;
+    let host_key = "var/lib/slurm/ssh/ssh_host_ed25519_key";
+    let generated = text(host_key);
+    assert!(generated.starts_with("-q -t ed25519 -N  -C  -f ") && generated.ends_with("/new_key\n"), "{generated}");
+    assert_eq!(text(&format!("{host_key}.pub")), "public\n");
+    assert!(!path("var/lib/slurm/ssh/new_key").exists());
+    assert_eq!(text("run/slurminit/ssh/keys/alice"), format!("{key}\n"));
+    let config = text("run/slurminit/ssh/sshd_config");
+    assert!(config.contains("\nPort 2222\n") && config.contains(&format!("PATH={}", path("tools").display())));
+    assert!(config.contains("\nPerSourceMaxStartups ") && !config.contains("PerSourcePenalties"), "of OpenSSH 9.2");
+    let modes = ["run/sshd", "var/lib/slurm/ssh", host_key, "run/slurminit/ssh/keys", "run/slurminit/ssh/keys/alice"];
+    assert_eq!(modes.map(mode), [0o755, 0o700, 0o600, 0o755, 0o644]);
+
+    // The key stays, because users' ssh would refuse another one, unless others could have read it.
+    fs::write(path("tools/ssh-keygen"), "#!/bin/sh\nexit 1\n").unwrap();
+    assert!(!prepare().iter().any(|what| what.contains("ssh_host_ed25519_key")));
+    assert_eq!(text(host_key), generated);
+    fs::set_permissions(path(host_key), fs::Permissions::from_mode(0o640)).unwrap();
+    let (code, message) = failure(&slurminit(root.path(), &before, "prepare", &[]));
+    assert!(code == exit_code::PREPARE && message.contains("ssh_host_ed25519_key"), "{message}");
+    assert_eq!(text(host_key), generated);
+}
+
+#[test]
+fn image_without_sshd_has_no_logins() {
+    let root = fixture("[login]\nport = 2222\n");
+    let findings = prepared(root.path()).findings;
+    assert!(
+        findings.iter().any(|finding| finding.what == "SSH logins are not possible: sshd is not in this image"),
+        "{findings:?}"
+    );
+    assert!(!root.path().join("run/slurminit/ssh").exists());
+}
+
+/// slurmctld would end the jobs of a partition that its slurm.conf does not contain.
+#[test]
+fn partition_of_saved_jobs_is_kept_until_they_have_ended() {
+    let both = "[[partition]]\nname = 'long'\n[[partition]]\nname = 'short'\n";
+    let root = fixture(both);
+    let (toml, conf) = (root.path().join("slurminit.toml"), root.path().join("etc/slurm/slurm.conf"));
+    prepared(root.path());
+    let with_both = fs::read_to_string(&toml).unwrap();
+    let state = root.path().join("var/lib/slurm/slurmctld");
+    let head = b"\0\0\0\x11PROTOCOL_VERSION\0\x2a\x00\0\0\0\0\x6b\x02\x0a\x11\0\0\0\x05\0\0\0\0\0\0\0\0";
+    for (name, jobs, is_kept) in [
+        ("job_state", &b"\0\0\0\x06short\0"[..], true),
+        ("job_state", b"\0\0\0\x05long\0", false),
+        // slurmctld reads this file if the newer one is missing.
+        ("job_state.old", b"\0\0\0\x06short\0", true),
+    ] {
+        fs::write(&toml, &with_both).unwrap();
+        prepared(root.path());
+        fs::write(&toml, with_both.replace(both, "[[partition]]\nname = 'long'\n")).unwrap();
+        fs::write(state.join(name), [&head[..], jobs].concat()).unwrap();
+        let findings = prepared(root.path()).findings;
+        fs::remove_file(state.join(name)).unwrap();
+        let what = "the partition short is no longer configured; kept with State=DRAIN for saved jobs";
+        assert_eq!(findings.iter().any(|finding| finding.what == what), is_kept, "{name} {jobs:?}: {findings:?}");
+        let conf = fs::read_to_string(&conf).unwrap();
+        assert_eq!(conf.lines().any(|line| line.starts_with("PartitionName=short ")), is_kept, "{conf}");
+    }
 }

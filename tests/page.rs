@@ -21,6 +21,52 @@ fn texts(value: &Value) -> Vec<&str> {
 }
 
 #[test]
+fn server_answers_known_paths_and_own_names_without_rights() {
+    let site = Site::start();
+    let get = |path: &str| site.response(&format!("GET {path}"), "127.0.0.1");
+    for (path, kind, text) in [
+        ("/", "text/html", "<!doctype html>"),
+        ("/page.css", "text/css", ".trough"),
+        ("/page.js", "text/javascript", "/api/state"),
+        ("/metrics", "text/plain; version=0.0.4", "slurminit_gpu_utilization"),
+        ("/metrics?a=b", "text/plain; version=0.0.4", "slurm_node"),
+        ("/api/state", "application/json", "gpu-node-1"),
+        ("/api/state", "application/json", "19_[1-99]"),
+    ] {
+        let response = get(path);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}");
+        assert!(response.starts_with(&head) && response.contains(text), "{path}: {response}");
+    }
+    assert!(get("/page").starts_with("HTTP/1.1 404 "), "{}", get("/page"));
+    assert!(site.response("GET /metrics", "evil.example").starts_with("HTTP/1.1 421 "));
+    assert!(site.response("GET /metrics", "localhost\r\nHost: evil.example").starts_with("HTTP/1.1 421 "));
+    assert!(site.response("POST /metrics", "localhost").starts_with("HTTP/1.1 405 "));
+    let (head, body) = get("/").split_once("\r\n\r\n").map(|(head, body)| (head.to_owned(), body.len())).unwrap();
+    assert!(body > 0 && site.response("HEAD /", "localhost") == format!("{head}\r\n\r\n"));
+    assert_eq!(site.process_field("NoNewPrivs"), "1");
+    if nix::unistd::geteuid().is_root() {
+        let ids = ["Uid", "Gid"].map(|name| site.process_field(name));
+        assert!(ids.iter().all(|ids| ids.split_whitespace().all(|id| id != "0")), "{ids:?}");
+        assert_eq!(site.process_field("Groups"), "");
+    }
+}
+
+#[test]
+fn answer_of_slurmctld_is_shared_for_some_seconds_and_files_are_not() {
+    let site = Site::start();
+    let state = || {
+        let response = site.response("GET /api/state", "localhost");
+        serde_json::from_str::<Value>(response.split_once("\r\n\r\n").unwrap().1).unwrap().to_string()
+    };
+    assert!(state().contains("gpu-node-1") && state().contains("97"));
+    site.rename_node("renamed");
+    site.set_utilization(41);
+    let (known, sample) = (state(), site.response("GET /metrics", "localhost"));
+    assert!(known.contains("gpu-node-1") && !known.contains("renamed"), "{known}");
+    assert!(sample.contains("slurminit_gpu_utilization_ratio") && sample.contains("0.41"), "{sample}");
+}
+
+#[test]
 #[ignore = "needs Chromium: run docker/test --only page"]
 fn browser_renders_every_view_without_external_requests() {
     let mut site = Site::start();

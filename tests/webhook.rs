@@ -30,13 +30,17 @@ fn serve(mut stream: &TcpStream, response: &str) -> (String, String) {
 }
 
 fn post(url: &str, timeout: &str) -> Output {
+    post_message(url, timeout, "{\"gpu\":3}")
+}
+
+fn post_message(url: &str, timeout: &str, message: &str) -> Output {
     let mut command = Command::new(harness::slurminit());
     command.args(["webhook", "--timeout", timeout]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
         command.env_remove(name);
     }
     let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(format!("{url}\n{{\"gpu\":3}}\n").as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(format!("{url}\n{message}\n").as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
 
@@ -58,6 +62,14 @@ fn posts_message_as_json() {
     assert!(head.starts_with("POST /hooks/s3cret?a=b HTTP/1.1\r\n"), "{head}");
     assert!(head.to_lowercase().contains("content-type: application/json\r\n"), "{head}");
     assert_eq!(body, "{\"gpu\":3}");
+}
+
+#[test]
+fn posts_long_message_completely() {
+    let (url, server) = server("HTTP/1.1 204 No Content\r\n\r\n");
+    let message = "x".repeat(60_000);
+    assert!(post_message(&url, "10", &message).status.success());
+    assert!(server.join().unwrap().1 == message);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The verbs, one file each: `Args` is the verb's command line, and `run` executes the verb. If a verb has several exit codes, `run` returns the code.
+//! The verbs, one file each: `Args` is the verb's command line, and `run` executes the verb. If a verb has several exit codes, `run` returns one.
 
 mod agent;
 mod as_user;
@@ -61,7 +61,7 @@ use model::exit_code;
 // The option that most verbs have in common. A doc comment here would become clap's description of each verb.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Configuration {
-    /// The configuration [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
+    /// The configuration file [default: the one named by SLURMINIT_CONFIG, else the text of SLURMINIT_TOML, else /config/slurminit.toml if it exists]
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
@@ -161,7 +161,7 @@ verbs! {
         Nodes(nodes, configuration),
         /// Drain nodes: no new jobs start there, running jobs continue
         Drain(drain, configuration),
-        /// Resume drained nodes
+        /// Resume nodes that are drained or down
         Resume(resume, configuration),
         /// Release a GPU for a reset on the host, and give it back to jobs
         Gpu(gpu, configuration),
@@ -177,21 +177,21 @@ verbs! {
         Image(image, configuration),
         /// Start an interactive shell in a job, or connect to it with ssh and VS Code
         Session(session, configuration),
-        /// Run JupyterLab in a job, at a port of this container
+        /// Run JupyterLab in a job, reachable at a port of this container
         Notebook(notebook),
-        /// Submit a command to particular nodes and GPUs, one job for each
+        /// Submit a command to particular nodes and GPUs, one job for each target
         Submit(submit, configuration),
-        /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1
+        /// Check whether the cluster is ready (or, with --live, alive): exit with 0 or 1, and print the reason
         Health(health, configuration),
         /// Restart a daemon or service, and wait until it is ready
         Restart(restart, configuration),
-        /// Stop the container cleanly, as `docker stop` does
+        /// Stop the cluster cleanly, and with it the container if slurminit is PID 1
         Stop(stop, configuration),
-        /// Show the last lines of a daemon, of a service, or of slurminit itself
+        /// Show the last log lines of a daemon, of a service, or of slurminit itself
         Logs(logs, configuration),
         /// Print the command that joins another machine to this controller's cluster (it contains the cluster's key)
         JoinCommand(join_command, configuration),
-        /// Print the arguments of sbatch for the resources of a method.json
+        /// Print the sbatch arguments for the resources that a method.json requests
         SbatchArgs(sbatch_args),
     }
     internal {
@@ -199,43 +199,43 @@ verbs! {
         Prepare(prepare, configuration),
         /// Write each user's login environment for Slurm; PID 1 runs it as a child
         Environments(environments, configuration),
-        /// Create the accounts, users and QOS of the configuration; PID 1 runs it as a child
+        /// Create or update the accounts, users and QOS of the configuration; PID 1 runs it as a child
         Associations(associations, configuration),
         /// Check that a job runs on this node; PID 1 runs it as a child
         TestJob(test_job, configuration),
-        /// Notify running jobs at a stop, requeue lost ones at a start; PID 1 runs it as a child
+        /// Handle jobs when the container or a daemon starts or stops; PID 1 runs it
         Jobs(jobs),
         /// Check the liveness of the daemons; PID 1 runs it as a child
         Liveness(liveness),
-        /// Execute a command as another user; PID 1 runs it for users of a directory service
+        /// Execute a command as another user, who may come from a directory service; PID 1 and its children run it
         AsUser(as_user),
         /// Monitor the GPUs while the container runs; PID 1 runs it as a child
         Agent(agent, configuration),
-        /// Sample one vendor's GPUs repeatedly; the agent runs it as a child
+        /// Sample one vendor's GPUs repeatedly, or one GPU once; the agent runs it as a child
         Look(look),
         /// Post a message to a webhook; the agent runs it as a child
         Webhook(webhook),
         /// Write which job has which GPU, for exporters on the host; slurmd runs it
         JobMap(job_map),
-        /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
+        /// Keep the oom_score_adj of jobs' and users' processes above that of the daemons; PID 1 runs it as a child
         OomScore(oom_score),
         /// Free a unit's port that another process took; PID 1 runs it as a child
         FreePort(free_port),
-        /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
+        /// Give a job access to its GPUs, and make the names of its nodes resolve; slurmd runs it before the job's first process on a node
         Prolog(prolog),
-        /// Kill processes that a job left behind; slurmd runs it at the end of each job
+        /// Revoke a job's access to its GPUs, and kill the processes that it left behind; slurmd runs it at the end of each job
         Epilog(epilog),
         /// Run a step of a job in a container image; slurmstepd runs it
         Oci(oci),
         /// Run an operator's command before or after a job; slurmd runs it
         Hook(hook),
-        /// Create the accounting database at its first start, and execute mariadbd; PID 1 runs it
+        /// Create the accounting database at the first start, and execute mariadbd; PID 1 runs it
         Mariadb(mariadb),
         /// Start or stop nodes with the operator's command; slurmctld runs it
         Power(power),
-        /// Hand mail of a job to a relay; slurmctld runs it
+        /// Send mail about a job through a relay; slurmctld runs it
         Mail(mail),
-        /// Serve metrics and the page; PID 1 runs it
+        /// Serve metrics and the status page; PID 1 runs it
         Metrics(metrics),
     }
 }

@@ -1,4 +1,4 @@
-//! The examples of the verbs: the end of a help text, and a section of a manual page.
+//! The examples of the verbs, for the help texts and the manual pages.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The command line.
 
 #![forbid(unsafe_code)]
-// The macros that print panic if the reader has closed the pipe; the module `output` does not.
+// `print!` and `eprint!` panic if the reader has closed the pipe; the module `output` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
@@ -38,7 +38,7 @@ impl Cli {
         Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
     }
 
-    /// Runs the verb. An error ends in one message on standard error and a code that is not 0.
+    /// Runs the verb. If it fails, prints one message to standard error and returns a code other than 0.
     pub fn run(self) -> u8 {
         if !matches!(self.verb, Verb::Run(_)) {
             inherited::unblock();

@@ -2,7 +2,7 @@
 //!
 //! `docker exec` passes the container's environment to srun, sbatch and salloc, and slurmctld saves the environment of a batch job. No setting of
 //! Slurm removes a variable before that: cli_filter.lua cannot, and a TaskProlog runs after it. So the image's /usr/local/bin contains links with the
-//! names of these commands. They lead to slurminit, which executes Slurm's own commands.
+//! names of these commands. The links point to slurminit, which executes Slurm's own commands.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -24,8 +24,8 @@ const NAMES: [&str; 3] = ["salloc", "sbatch", "srun"];
 /// The directory of Slurm's own commands.
 const DIRECTORY: &str = "/usr/bin";
 
-/// Executes Slurm's command if this program was called by its name. Returns the exit code if that fails, and `None` if it was called by another
-/// name.
+/// Executes srun, sbatch or salloc if this program was called by that name. Returns the exit code if the execution fails, and `None` if the
+/// program was called by another name.
 pub fn execute_by_name() -> Option<u8> {
     let mut words = std::env::args_os();
     let called = words.next()?;
@@ -35,7 +35,10 @@ pub fn execute_by_name() -> Option<u8> {
     if name == "sbatch" && nix::unistd::geteuid().is_root() {
         let directory = untrusted_output_directory(&arguments, Path::new("/"));
         if let Some(directory) = directory.filter(|_| has_users()) {
-            let (directory, fix) = (directory.to_string_lossy(), "submit as a user, or in a directory of root's");
+            let (directory, fix) = (
+                directory.to_string_lossy(),
+                "submit as an ordinary user, or choose an output directory that only root can write to",
+            );
             let directory = printable::line(&directory);
             error_line(format_args!(
                 "slurminit: warning: users can place links where root's job writes, in {directory}; {fix}"
@@ -46,7 +49,7 @@ pub fn execute_by_name() -> Option<u8> {
     let mut command = Command::new(&program);
     command.arg0(called).args(&arguments);
     secret_variables::remove_from(&mut command);
-    // A step of a job gets its defaults from the job's request.
+    // srun in a job takes its defaults from the job's request. sbatch and salloc must not: they request another allocation.
     match name {
         "srun" => {
             outer_job::remove_from(&mut command);
@@ -67,12 +70,12 @@ fn uses_image(arguments: &[OsString]) -> bool {
     std::env::var_os("SLURM_CONTAINER").is_some() || arguments.iter().any(|word| word.as_bytes().starts_with(b"--cont"))
 }
 
-/// Whether users other than root can run processes here.
+/// Whether users other than root can run processes in this container; true if the configuration cannot be read.
 fn has_users() -> bool {
     load_config::load(None).map_or(true, |config| exposure::ordinary_user(&config, Path::new("/")).is_some())
 }
 
-/// The directory of a batch job's output, if another user could place a link or file there that root's job would open.
+/// The directory of a batch job's output according to the command line, if another user could place a link or file there that root's job would open.
 fn untrusted_output_directory(arguments: &[OsString], root: &Path) -> Option<PathBuf> {
     let base = option(arguments, "-D", "--chdir").map_or_else(|| PathBuf::from("."), PathBuf::from);
     let output = option(arguments, "-o", "--output").map(|output| base.join(output));
@@ -118,6 +121,12 @@ mod tests {
             assert_eq!(option(&words(line), "-o", "--output"), Some(OsStr::new("/a")), "{line}");
         }
         assert_eq!(option(&words("--open-mode=append --out"), "-o", "--output"), None);
+    }
+
+    #[test]
+    fn step_may_use_image_that_its_options_name() {
+        assert!(uses_image(&words("-n1 --container=tools hostname")) && uses_image(&words("--cont tools hostname")));
+        assert!(!uses_image(&words("-n1 --con hostname")), "an abbreviation of several options");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! User accounts created at the start, so that jobs run under the host's user IDs.
+//! User accounts created at a start or reload, so that jobs run under the host's user IDs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,7 +42,7 @@ pub struct User {
     /// The home directory, created if missing; `None` means `/home/NAME`.
     #[serde(default, deserialize_with = "optional_home")]
     pub home: Option<PathBuf>,
-    /// The default account of jobs in the accounting database.
+    /// The account in the accounting database to which the user's jobs are charged by default.
     #[serde(default)]
     pub account: Option<AccountName>,
     /// The public keys for SSH.
@@ -68,15 +68,15 @@ impl User {
     }
 }
 
-/// A user's or group's name: at most 32 letters, digits, `_`, `-` and `.`, beginning with a letter or `_`. It cannot
-/// break a field of /etc/passwd, or be mistaken for an option or a number on a command line.
+/// The name of a user, a group, or an account or QOS in the accounting database: at most 32 letters, digits, `_`, `-` and `.`, beginning with a
+/// letter or `_`. It cannot break a field of /etc/passwd, or be mistaken for an option or a number on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct AccountName(String);
 
 model::text_type!(
     AccountName,
-    "`{}` is not a valid name: expected a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
+    "`{}` is not a valid name: expected a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32 characters",
     |text| {
         let has_valid_start = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -84,13 +84,13 @@ model::text_type!(
     }
 );
 
-/// Reads a user or group ID: not root's, and not one of the two values that stand for "no ID".
+/// Reads a user or group ID: not root's, and not one of the two values that mean "no ID".
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let id = i64::deserialize(deserializer)?;
     match u32::try_from(id) {
         Ok(id) if ![0, u32::from(u16::MAX), u32::MAX].contains(&id) => Ok(id),
         _ => Err(de::Error::custom(format_args!(
-            "expected a number from 1 to {}, got {id}; 0 is root, and the kernel reads 65535 and 4294967295 as no ID",
+            "expected a number from 1 to {}, got {id}; 0 is root, and 65535 and 4294967295 mean \"no ID\" to the kernel",
             u32::MAX - 1
         ))),
     }

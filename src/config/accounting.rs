@@ -11,11 +11,11 @@ use model::value::NodeName;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accounting {
-    /// The location of the database; `None` means the image's default.
+    /// The location of the database; `None` means [`AccountingMode::None`].
     pub mode: Option<AccountingMode>,
     /// slurmdbd's TCP port.
     pub port: u16,
-    /// An external database's host.
+    /// The host of an external database; `None` if there is none.
     pub database_host: Option<NodeName>,
     /// The external database's TCP port.
     pub database_port: u16,
@@ -75,12 +75,12 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccountingMode {
-    /// No database: only `sacct -c` shows finished jobs.
+    /// No database: `sacct` shows finished jobs only with `-c`.
     #[default]
     None,
-    /// In this container: mariadbd, supervised by slurminit.
+    /// In the controller's container: mariadbd, supervised by slurminit.
     Embedded,
-    /// A MariaDB or MySQL server elsewhere.
+    /// A MariaDB or MySQL server outside the controller's container.
     External,
 }
 

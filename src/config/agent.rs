@@ -1,4 +1,4 @@
-//! The agent that monitors the GPUs while the container runs.
+//! The agent that monitors the GPUs, the memory and the limited directories while the container runs.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde::de::Error as _;
 
 use model::value;
 
-/// `[agent]`: GPU monitoring while the container runs.
+/// The settings of the table `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Agent {
-    /// The interval between two samples; `None` disables GPU monitoring.
+    /// The interval between two samples; `None` disables the agent.
     #[serde(deserialize_with = "interval")]
     pub interval: Option<Duration>,
     /// The driver's timeout per GPU.
@@ -31,7 +31,7 @@ fn interval<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration
     match seconds {
         _ if seconds == 0.0 => Ok(None),
         _ if (0.1..=3600.0).contains(&seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
-        _ => Err(D::Error::custom("expected a number of seconds from 0.1 to 3600, or 0 to disable GPU monitoring")),
+        _ => Err(D::Error::custom("expected a number of seconds from 0.1 to 3600, or 0 to disable the agent")),
     }
 }
 

@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for Limits {
             type Value = Limits;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table with `name` and sacctmgr keys")
+                f.write_str("a table with `name` and, optionally, sacctmgr settings")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Limits, A::Error> {
@@ -44,16 +44,19 @@ impl<'de> Deserialize<'de> for Limits {
     }
 }
 
-/// Checks that names are unique, and that every user has an account if there are accounts.
+/// Whether Slurm's users need an account. Only the controller's container adds them to the accounting database.
+pub(super) fn requires_account(config: &Config) -> bool {
+    !config.accounts.is_empty() && !matches!(config.role, Role::Compute | Role::Login)
+}
+
+/// Checks that names are unique, and that every `[[user]]` has an account if this container defines accounts.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (table, all) in [("account", &config.accounts), ("qos", &config.qos)] {
-        // slurmdbd writes names in lower case.
+        // slurmdbd converts names to lower case.
         check_unique(table, "name", all.iter().map(|entry| entry.name.as_str().to_ascii_lowercase()))?;
     }
-    // A container that joined a cluster uses the controller's accounts, which slurmctld checks.
-    let has_accounts = !config.accounts.is_empty() && !matches!(config.role, Role::Compute | Role::Login);
     let user_without_account = config.users.iter().position(|user| user.account.is_none());
-    match user_without_account.filter(|_| has_accounts) {
+    match user_without_account.filter(|_| requires_account(config)) {
         Some(index) => {
             let what =
                 "user without an account: set `account` (Slurm requires it if there are [[account]] tables)".to_owned();

@@ -19,7 +19,7 @@ pub struct Autoscale {
     pub nodes: Vec<CloudNodes>,
     /// The operator's command that starts nodes; the node names are appended.
     pub resume: Vec<String>,
-    /// The operator's command that stops nodes.
+    /// The operator's command that stops nodes; the node names are appended.
     pub suspend: Vec<String>,
     /// How long a node is idle before it is stopped.
     #[serde(deserialize_with = "value::seconds")]
@@ -62,7 +62,7 @@ pub struct CloudNodes {
     pub cpus: u32,
     /// Memory for jobs, in MiB.
     pub memory_mib: u64,
-    /// GPUs of each node.
+    /// GPUs of each node; `None` means no GPU.
     #[serde(default)]
     pub gpus: Option<GpuCount>,
     /// Features, by which partitions choose nodes.
@@ -80,7 +80,7 @@ model::text_type!(NodeRange, "`{}` is not a node name: expected a name, or a ran
 });
 
 impl NodeRange {
-    /// The single names of the range.
+    /// The individual names in the range.
     pub fn names(&self) -> Vec<String> {
         hostlist::range(&self.0).unwrap_or_default()
     }
@@ -103,12 +103,17 @@ impl TryFrom<String> for GpuCount {
         let parts = text.split_once(':');
         let gres_type = parts.and_then(|(name, _)| FeatureName::try_from(name.to_owned()).ok());
         let count = parts.and_then(|(_, count)| count.parse().ok()).filter(|count| (1..=1024).contains(count));
-        let error = || format!("`{}` is not a GPU count: expected TYPE:COUNT, such as nvidia:2", text.escape_default());
+        let error = || {
+            format!(
+                "`{}` is not a GPU count: expected TYPE:COUNT with a count from 1 to 1024, such as nvidia:2",
+                text.escape_default()
+            )
+        };
         gres_type.zip(count).map(|(gres_type, count)| Self { gres_type, count }).ok_or_else(error)
     }
 }
 
-/// Checks for duplicate names, which make slurmctld exit, and for nodes without resources.
+/// Checks for duplicate names, which make slurmctld exit, and for nodes without CPUs or without memory.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for (index, nodes) in config.autoscale.nodes.iter().enumerate() {
@@ -119,9 +124,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         if let Some(name) = nodes.name.names().into_iter().find(|name| !seen.insert(name.clone())) {
             return fault("name", format!("duplicate node name `{name}`"));
         }
-        for (key, value) in [("cpus", u64::from(nodes.cpus)), ("memory_mib", nodes.memory_mib)] {
+        for (key, value, unit) in [("cpus", u64::from(nodes.cpus), "CPU"), ("memory_mib", nodes.memory_mib, "MiB")] {
             if value == 0 {
-                return fault(key, "a node needs at least 1".to_owned());
+                return fault(key, format!("a node needs at least 1 {unit}"));
             }
         }
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DirectoryLimit {
-    /// The absolute path, without `.` and `..`.
+    /// The absolute path, without `..` and control characters.
     pub path: PathBuf,
     /// The limit in MiB.
     pub mib: u64,
@@ -35,7 +35,10 @@ impl FromStr for DirectoryLimit {
             Some(Self { path: is_plain.then_some(path)?, mib: mib.parse().ok().filter(|mib| *mib > 0)? })
         };
         parse().ok_or_else(|| {
-            format!("`{}` is not a directory and MiB: expected such as \"/tmp=10240\"", text.escape_default())
+            format!(
+                "`{}` is not valid: expected the absolute path of a directory and a size in MiB, such as \"/tmp=10240\"",
+                text.escape_default()
+            )
         })
     }
 }

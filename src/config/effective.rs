@@ -12,7 +12,7 @@ use super::secret;
 pub struct Setting {
     /// The key's path with its table: `gpu.gres`, `user[0].uid`.
     pub key: String,
-    /// `None`: not set; the effective value depends on the machine.
+    /// `None`: not set, and without a fixed default.
     pub value: Option<Value>,
     /// The origin of the value.
     pub origin: Origin,
@@ -23,7 +23,7 @@ pub struct Setting {
 pub enum Origin {
     /// The program's default.
     Default,
-    /// Set in the operator's file.
+    /// Set in the operator's file, or in the text of `SLURMINIT_TOML`.
     File,
     /// Set in the token of the cluster that the container joined.
     Token,
@@ -64,8 +64,8 @@ impl std::fmt::Display for Origin {
 }
 
 impl Layers {
-    /// The settings: first the keys of config/reference.toml in its order, then those of repeated tables and of tables
-    /// that take any key.
+    /// The settings: first the keys of config/reference.toml in its order, then those of repeated tables and of tables that accept
+    /// arbitrary keys.
     pub fn settings(&self) -> Vec<Setting> {
         let origin = |key: &str| self.origins.get(key).copied().unwrap_or(Origin::Default);
         let mut settings = Vec::new();
@@ -84,7 +84,7 @@ impl Layers {
     }
 }
 
-/// Adds each item of a list of tables as a separate setting.
+/// Adds each value in a table or in a list of tables as a separate setting.
 fn flatten(key: &str, value: &Value, origin: Origin, settings: &mut Vec<Setting>) {
     match value {
         Value::Array(items) if items.iter().any(Value::is_table) => {
@@ -99,7 +99,7 @@ fn flatten(key: &str, value: &Value, origin: Origin, settings: &mut Vec<Setting>
     }
 }
 
-/// The keys that every configuration has, with their defaults; without tables that are repeated or take any key.
+/// The keys that every configuration has, with their defaults; leaves out tables that are repeated or that accept arbitrary keys.
 fn single_keys() -> Vec<(String, Option<Value>)> {
     let example = Example::parse(EXAMPLE);
     let defaults: Table = example.defaults.parse().unwrap_or_default();

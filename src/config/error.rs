@@ -11,9 +11,9 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ConfigError {
-    /// The location: the file with line, column, key and text, the whole file, or the variable.
+    /// The location: a file (with line, column, key and the line's text, if known), an environment variable, an option or the token.
     pub place: String,
-    /// The problem and the expected value.
+    /// The problem, and the expected value or the fix if there is one.
     pub what: String,
 }
 
@@ -77,18 +77,18 @@ impl From<usize> for Step {
 }
 
 impl Fault {
-    /// `path` begins with a top-level key.
+    /// An error at this path, which begins with a top-level key.
     pub fn new(path: Vec<Step>, what: String) -> Self {
         Self { path, what }
     }
 
-    /// Looks up the path in the text.
+    /// Adds the location: where the text sets the value at this path, or the beginning of the text if it does not.
     pub fn at(self, text: &str, origin: &Path) -> ConfigError {
         let start = find(&self.path, text);
         ConfigError { place: place(text, origin, start.unwrap_or(0), &key(&self.path)), what: self.what }
     }
 
-    /// The problem and the expected value.
+    /// The problem, and the expected value or the fix if there is one.
     pub(super) fn what(&self) -> &str {
         &self.what
     }
@@ -108,7 +108,7 @@ fn key(path: &[Step]) -> String {
     })
 }
 
-/// The offset of the value at `path`.
+/// The byte offset of the value at `path`; `None` if the text does not set it.
 fn find(path: &[Step], text: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (first, rest) = path.split_first()?;
@@ -123,14 +123,17 @@ fn find(path: &[Step], text: &str) -> Option<usize> {
     Some(value.span().start)
 }
 
-/// Finds a list that was written in place of a table: no key takes a list of lists. serde would take the list's items
-/// as the values of the table's keys, in the order of the keys.
+/// Finds a list inside a list, which no key accepts: the inner one was written in place of a table. serde would accept it and assign its
+/// items to the table's keys, in the order of the keys.
 pub(super) fn list_in_place_of_table(text: &str) -> Option<Fault> {
     let table = DeTable::parse(text).ok()?;
     let path = find_nested_list(table.get_ref())?;
     let names: Vec<&str> =
         path.iter().filter_map(|step| if let Step::Key(name) = step { Some(&**name) } else { None }).collect();
-    let what = format!("expected a table, not a list: write [[{}]] with one line per key", names.join("."));
+    let what = format!(
+        "a list cannot contain another list; to write tables, use [[{}]] with one line per key",
+        names.join(".")
+    );
     Some(Fault::new(path, what))
 }
 
@@ -150,7 +153,7 @@ fn find_nested_list(table: &DeTable<'_>) -> Option<Vec<Step>> {
     })
 }
 
-/// The place of `offset`, with line and column counted from 1; `key` is empty if the file is not TOML.
+/// The place of `offset`, with line and column counted from 1; `key` is empty if it is not known, for example in a file that is not TOML.
 fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
     let offset = (0..=offset.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     let before = &text[..offset];
@@ -158,12 +161,12 @@ fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
     let line_text = printable_part(text[start..].lines().next().unwrap_or_default().trim(), key);
     let (line, column) = (before.matches('\n').count() + 1, before[start..].chars().count() + 1);
     let separator = if key.is_empty() { "" } else { ": " };
-    // A line of a binary file does not help the reader, and may contain any bytes.
+    // In a file that is not TOML, a line may be long and contain control characters.
     let shown: String = line_text.chars().take(120).map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("{}:{line}:{column}: {key}{separator}in `{shown}`", origin.display())
 }
 
-/// The path to the deepest key or item whose name or value contains this place.
+/// The path to the deepest key or item whose name or value contains this offset.
 fn path_in_table(table: &DeTable<'_>, offset: usize) -> Option<Vec<Step>> {
     table.iter().find_map(|(key, value)| {
         let rest = path_in_value(value.get_ref(), offset);

@@ -3,11 +3,11 @@
 /// The parsed config/reference.toml.
 #[derive(Debug)]
 pub struct Example {
-    /// The tables and keys of the example file, in order.
+    /// The tables and keys, in the order of the file.
     pub entries: Vec<Entry>,
-    /// The example file with all defaults uncommented.
+    /// The defaults, uncommented, without the explanations and examples.
     pub defaults: String,
-    /// The example file with all defaults and examples uncommented.
+    /// The defaults and examples, uncommented, without the explanations.
     pub uncommented: String,
 }
 
@@ -16,7 +16,7 @@ pub struct Example {
 pub enum Entry {
     /// A table.
     Table {
-        /// The line's text in the file: `[gpu]`, `[[user]]`.
+        /// The line without its comment prefix: `[gpu]`, `[[user]]`.
         heading: String,
         /// Whether the table is a default, not an example.
         is_default: bool,
@@ -39,7 +39,7 @@ pub struct Key {
     pub name: String,
     /// The key with its table: `gpu.gres`, `user.uid`.
     pub path: String,
-    /// `None` for a key whose value here is an example.
+    /// `None` for a key whose value in the file is an example.
     pub default: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The files in which PID 1 stores a configuration or key passed in a variable (`secret_variables`).
+//! The files in which a start stores a configuration or key passed in a variable (`secret_variables`).
 
 /// The directory of these files.
 pub const DIRECTORY: &str = model::paths::Paths::GIVEN;

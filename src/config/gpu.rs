@@ -16,25 +16,25 @@ pub struct GpuSettings {
     pub type_name: TypeName,
     /// The source of the device list: slurminit or Slurm.
     pub gres: GresMode,
-    /// How jobs select GPUs in CUDA.
+    /// How `CUDA_VISIBLE_DEVICES` identifies the GPUs of a job.
     pub cuda_devices: CudaDevices,
-    /// How long a driver may take to answer.
+    /// How long a driver may take to report its GPUs; at most a third of the preparation's timeout is used.
     #[serde(deserialize_with = "value::seconds")]
     pub detect_timeout: Duration,
-    /// The minimum compute capability of NVIDIA GPUs.
+    /// The minimum compute capability of NVIDIA GPUs; GPUs below it are only reported. `None` means no minimum.
     pub min_compute: Option<ComputeCapability>,
-    /// The minimum memory of GPUs, in MiB.
+    /// The minimum memory of GPUs and MIG instances, in MiB; those below it are only reported. `None` means no minimum.
     pub min_memory_mib: Option<u64>,
-    /// The GPUs that jobs may use; empty means all.
+    /// The GPUs that jobs may use; empty means all, except some integrated GPUs.
     pub only: Vec<GpuSelector>,
     /// The GPUs that jobs may not use.
     pub except: Vec<GpuSelector>,
-    /// The number of shards per whole GPU.
+    /// The number of shards per whole GPU; `None` disables shards.
     pub shards: Option<Shards>,
     /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
     pub mps: bool,
-    /// Whether only the job's user can open a GPU's device file, if no cgroup restricts jobs to their GPUs; `None` means
-    /// only with several users.
+    /// Whether only the job's user can open a GPU's device file, if no cgroup restricts jobs to their GPUs. `None` means
+    /// `true` with several `[[user]]` tables or `[users] from`, otherwise `false`.
     pub isolate: Option<bool>,
     /// The policy for jobs that do not use their GPUs.
     pub idle: IdlePolicy,
@@ -83,14 +83,14 @@ pub enum TypeName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GresMode {
-    /// slurminit, with one line for each GPU that it can open.
+    /// slurminit, which lists each GPU that it offers to jobs.
     #[default]
     Explicit,
-    /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
+    /// Slurm's own plugin (`AutoDetect=nvml`, `rsmi` or `oneapi`), or slurminit if the plugin is not installed or would fail.
     Autodetect,
 }
 
-/// How jobs select GPUs in `CUDA_VISIBLE_DEVICES`.
+/// How `CUDA_VISIBLE_DEVICES` identifies the GPUs of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CudaDevices {

@@ -1,14 +1,14 @@
-//! `[users]`: accounts for the host's users.
+//! `[users]`: adds the host's users to the container.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{AccountName, Config, Fault};
+use super::{AccountName, Config, Fault, association};
 use model::value;
 
-/// The first ID of an ordinary user (login.defs(5)). Lower ones belong to the system, on the host and in the image.
+/// The first ID of an ordinary user (login.defs(5)). Lower IDs are reserved for system users, on the host and in the image.
 const FIRST_ORDINARY_ID: u32 = 1000;
 
 /// The settings of the table `[users]`.
@@ -22,7 +22,7 @@ pub struct HostUsers {
     pub min_id: u32,
     /// The highest ID of an ordinary user or group.
     pub max_id: u32,
-    /// The users' default account in the accounting database.
+    /// The users' default account in the accounting database; `None` if they have none.
     pub account: Option<AccountName>,
 }
 
@@ -40,7 +40,7 @@ impl HostUsers {
     }
 }
 
-/// Checks the range, and that the users have an account if there are accounts.
+/// Checks the range of IDs, and that `account` is set if host users are added and the configuration has `[[account]]` tables.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let users = &config.host_users;
     let fault = |key: &'static str, what: String| Err(Fault::new(vec!["users".into(), key.into()], what));
@@ -50,7 +50,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if users.max_id < users.min_id || users.max_id == u32::MAX {
         return fault("max_id", format!("expected min_id ({}) to {}", users.min_id, u32::MAX - 1));
     }
-    if users.from.is_some() && users.account.is_none() && !config.accounts.is_empty() {
+    if users.from.is_some() && users.account.is_none() && association::requires_account(config) {
         let what = "users without an account: set `account` (Slurm requires it if there are [[account]] tables)";
         return fault("from", what.to_owned());
     }
@@ -78,6 +78,9 @@ mod tests {
         }
         assert!(!refused("[users]\nfrom = '/host/etc'\nmax_id = 200000\naccount = 'lab'\n[[account]]\nname = 'lab'"));
         assert!(!refused("[users]\nmin_id = 1500\nmax_id = 1500"));
+        let joined =
+            "role = 'compute'\nslurm.controller = 'head'\n[users]\nfrom = '/host/etc'\n[[account]]\nname = 'lab'";
+        assert!(!refused(joined), "the accounts of a token");
     }
 
     #[test]

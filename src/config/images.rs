@@ -13,7 +13,7 @@ pub struct Images {
     /// The directory of the images that root imports for all users.
     #[serde(deserialize_with = "value::plain_directory")]
     pub directory: PathBuf,
-    /// Directories of the container that jobs in images have under the same path.
+    /// Directories of the container that are mounted at the same path for jobs in images.
     #[serde(deserialize_with = "value::plain_directories")]
     pub mounts: Vec<PathBuf>,
 }

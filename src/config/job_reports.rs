@@ -6,6 +6,6 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JobReports {
-    /// Whether a batch job's output ends with its report.
+    /// Whether a batch job's output ends with a summary of its report.
     pub output: bool,
 }

@@ -74,7 +74,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
-/// The settings that a container got from its token.
+/// The settings from the token with which a container joined its cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenSettings(Table);
 
@@ -82,7 +82,7 @@ impl TokenSettings {
     /// Reads the settings of a token.
     ///
     /// # Errors
-    /// The settings contain a key that is not shared, or are invalid.
+    /// The settings contain a key that is not shared, name no controller, or are invalid.
     pub fn parse(settings: &str) -> Result<Self, ConfigError> {
         let origin = Path::new("the token");
         let config = Config::parse(settings, origin)?;
@@ -92,24 +92,26 @@ impl TokenSettings {
             return Err(refused(format!("a token cannot set `{}`", path.join("."))));
         }
         if config.slurm.controller.is_none() {
-            return Err(refused("no controller in the token".to_owned()));
+            return Err(refused(
+                "the token names no controller; print a new token with `slurminit join-command`".to_owned(),
+            ));
         }
         Ok(Self(table))
     }
 
-    /// The values for keys that the operator's file does not set.
+    /// The token's values, and the role `compute`. They apply only to keys that the operator's file does not set.
     pub(super) fn values(&self) -> impl Iterator<Item = (Vec<&str>, Value)> {
         let shared =
             leaves(&self.0).into_iter().filter_map(|path| get(&self.0, &path).cloned().map(|value| (path, value)));
         std::iter::once((vec!["role"], "compute".into())).chain(shared)
     }
 
-    /// Whether the token sets this shared key to another value.
+    /// Whether this key is shared and does not have this value in the token.
     pub(super) fn differs(&self, path: &[&str], value: &Value) -> bool {
         is_shared(path) && get(&self.0, path) != Some(value)
     }
 
-    /// Rejects a file that contradicts the token. Identical values are allowed.
+    /// Rejects a file that sets a shared key, unless the token sets it to the same value.
     pub(super) fn check_file(&self, file: &Table) -> Result<(), Fault> {
         let differs = |path: &Vec<&str>| get(file, path).is_some_and(|value| self.differs(path, value));
         let Some(path) = leaves(file).into_iter().find(differs) else { return Ok(()) };
@@ -206,7 +208,7 @@ mod tests {
         assert!(own.services.is_empty() && own.users.is_empty());
     }
 
-    /// Sets every shared key to a value that is not its default.
+    /// Sets every shared key except `gpu.shards`, each to a value that is not its default.
     const ALL_SHARED: &str = "cluster_name = 'lab'\n[slurm]\nmax_nodes = 4\n[slurm.conf]\nMaxJobCount = 7\n[[partition]]\nname = 'big'\n\
         [[account]]\nname = 'physics'\n[accounting]\nmode = 'embedded'\nport = 7000\n\
         [autoscale]\nidle = 7\nresume_timeout = 8\nsuspend_timeout = 9\n\

@@ -1,5 +1,5 @@
-//! The configuration's layers, merged as tables. Lowest first: the image's variables, the operator's file, the settings of
-//! a token, the operator's variables.
+//! The configuration's layers, merged as tables. From the lowest to the highest priority: the image's variables, the settings of
+//! a token, the operator's file, the operator's variables.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::{Config, ConfigError, Fault, TokenSettings};
 pub struct Layers {
     /// The effective configuration.
     pub config: Config,
-    /// The values that a layer sets.
+    /// The values that the layers set; keys that no layer sets are missing.
     pub(super) table: Table,
     /// The layer of each value, by its dotted key.
     pub(super) origins: BTreeMap<String, Origin>,
@@ -119,7 +119,7 @@ impl Layers {
     /// because compose turns unset variables into empty ones. `origin` is the file name for messages.
     ///
     /// # Errors
-    /// The first error: in the file with its line, column and key, or the variable with an invalid value.
+    /// The first error: in the file with its line, column and key, in a variable, or in the configuration with the token.
     pub fn merge(
         text: &str,
         origin: &Path,
@@ -152,9 +152,11 @@ impl Layers {
         layers.limit_grace(text).map_err(in_file)?;
         match (token, check_joined_role(layers.config.role), layers.origins.get("role")) {
             (Some(_), Err(what), Some(Origin::Variable(name))) => {
-                Err(refused_variable(name, format!("{what}; remove it")))
+                Err(refused_variable(name, format!("{what}; remove the variable")))
             }
-            (Some(_), Err(what), _) => Err(in_file(Fault::new(vec!["role".into()], format!("{what}; remove it here")))),
+            (Some(_), Err(what), _) => {
+                Err(in_file(Fault::new(vec!["role".into()], format!("{what}; remove the key here"))))
+            }
             (..) => Ok(layers),
         }
     }
@@ -176,7 +178,9 @@ impl Layers {
             }
             let value = kind.parse(&text).map_err(|expected| ConfigError::variable(name, &text, expected))?;
             if token.is_some_and(|token| token.differs(&path, &value)) {
-                let what = format!("the token has another {key}; remove the variable, or use that cluster's token");
+                let what = format!(
+                    "the token does not set `{key}` to this value; remove the variable, or use a token with this value"
+                );
                 return Err(refused_variable(name, what));
             }
             self.set(&path, value.clone(), Origin::Variable(name));
@@ -185,7 +189,8 @@ impl Layers {
         Ok(given)
     }
 
-    /// Checks that the grace period fits into the stop timeout. If a variable has set the stop timeout, shortens the grace period instead.
+    /// Checks that the grace period fits into the stop timeout. If a variable has set the stop timeout, or `text` does not set the grace period,
+    /// shortens the grace period instead.
     fn limit_grace(&mut self, text: &str) -> Result<(), Fault> {
         let configured = self.config.jobs.grace;
         let origin = self.origins.get("supervise.stop_timeout").copied().unwrap_or(Origin::Default);
@@ -215,11 +220,12 @@ pub(super) fn is_service_address(text: &str) -> bool {
 
 /// Reads the configuration from the merged tables.
 fn read(table: &Table) -> Result<Config, String> {
-    let config: Config = table.clone().try_into().map_err(|error| error.message().replace('\n', "; "))?;
+    let mut config: Config = table.clone().try_into().map_err(|error| error.message().replace('\n', "; "))?;
+    config.supervise.allow_for_detection(config.gpu.detect_timeout);
     config.check().map(|()| config).map_err(|fault| fault.what().to_owned())
 }
 
-/// The first variable that makes the configuration invalid.
+/// The error of the first variable that makes the configuration invalid. If no variable does, the error is in the file combined with the token.
 fn invalid_variable(mut table: Table, given: Vec<GivenVariable>, what: String) -> ConfigError {
     for GivenVariable { variable, text, value } in given {
         set(&mut table, &variable.key.split('.').collect::<Vec<_>>(), value);

@@ -1,7 +1,7 @@
 //! The operator's configuration: `/config/slurminit.toml` and the environment, as validated types.
 //!
 //! `install::load_config` reads the file. `config/reference.toml`, embedded as [`EXAMPLE`], explains
-//! every key. All values in these types are valid; no later check is needed.
+//! every key. Each value in these types is valid; `plan` rejects further combinations that cannot work.
 
 #![forbid(unsafe_code)]
 
@@ -82,10 +82,10 @@ pub use model::role::Role;
 pub use model::supervise::{OnGiveUp, Supervise};
 pub use model::value::{FeatureName, NodeName};
 
-/// The commented example: every key with its default and a line of explanation.
+/// The commented example: every key with its default or an example value, and an explanation.
 pub const EXAMPLE: &str = include_str!("../../config/reference.toml");
 
-/// The default configuration file, used without `--config`.
+/// The default configuration file, used if none of `--config`, `SLURMINIT_CONFIG` and `SLURMINIT_TOML` is given.
 pub const DEFAULT_FILE: &str = "/config/slurminit.toml";
 
 /// The whole configuration.
@@ -98,9 +98,9 @@ pub struct Config {
     pub gpu_type: Option<GpuType>,
     /// The reaction if `gpu_type` and the visible GPUs differ.
     pub on_mismatch: OnMismatch,
-    /// The cluster's name; `None` means `CLUSTER_NAME`, or else `slurminit`.
+    /// The cluster's name; `None` means `slurminit`.
     pub cluster_name: Option<NodeName>,
-    /// Whether the user's own Slurm files are used without a marker line.
+    /// Whether the user's own Slurm files are used even if they have no marker line.
     pub user_customized: bool,
     /// The format and level of the log.
     pub log: Log,
@@ -108,9 +108,9 @@ pub struct Config {
     pub paths: Paths,
     /// How GPUs are detected and offered to jobs.
     pub gpu: GpuSettings,
-    /// The settings of this node's line in slurm.conf.
+    /// The node's name, resources and features, and the limits of directories that jobs use.
     pub node: NodeSettings,
-    /// The settings of slurm.conf.
+    /// The controller, the ports, mail, and keys of slurm.conf.
     pub slurm: Slurm,
     /// Partitions that replace the default one; if empty, there is only the default one.
     #[serde(rename = "partition")]
@@ -122,13 +122,13 @@ pub struct Config {
     pub accounting: Accounting,
     /// Slurm's REST API.
     pub rest: Rest,
-    /// GPU monitoring while the container runs.
+    /// The agent, which monitors the GPUs, the memory and the limited directories.
     pub agent: Agent,
     /// The report of each job's GPUs.
     pub report: JobReports,
     /// The policies for GPU faults.
     pub faults: Faults,
-    /// Notifications of GPU faults.
+    /// Notifications of GPU faults and jobs.
     #[serde(rename = "notify")]
     pub notifies: Vec<Notify>,
     /// Protection of the container's memory.
@@ -149,20 +149,20 @@ pub struct Config {
     /// Processes that run alongside Slurm.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
-    /// Commands run at fixed points of the start.
+    /// Commands that run at fixed points of the start and of each job.
     pub hooks: Hooks,
     /// Groups of users.
     #[serde(rename = "group")]
     pub groups: Vec<Group>,
-    /// Users whose accounts are created at the start.
+    /// User accounts that are created at a start or reload.
     #[serde(rename = "user")]
     pub users: Vec<User>,
-    /// Accounts for the host's users.
+    /// User accounts for the host's users.
     #[serde(rename = "users")]
     pub host_users: HostUsers,
     /// Logins with SSH.
     pub login: Login,
-    /// The handling of running jobs when the container stops.
+    /// The handling of jobs when the container stops, or when its command has ended.
     pub jobs: Jobs,
     /// Restart policy and deadlines.
     pub supervise: Supervise,
@@ -196,8 +196,8 @@ impl Config {
             .and_then(|()| host_users::check(self))
     }
 
-    /// Checks that the grace period fits into the stop timeout. If only the stop timeout is configured, shortens the
-    /// grace period instead.
+    /// Checks that the grace period fits into the stop timeout. If `text` does not set the grace period, shortens it
+    /// instead.
     fn check_grace(&mut self, text: &str) -> Result<(), Fault> {
         let budget = self.supervise.stop_budget();
         let (grace, longest) = (self.jobs.grace, budget.max_grace());
@@ -209,7 +209,7 @@ impl Config {
             let [grace, longest, total, rest] =
                 [grace, longest, budget.total, budget.total - longest].map(|time| time.as_secs_f64());
             let what = format!(
-                "{grace} s does not fit into the stop timeout of {total} s, of which Slurm needs {rest} s: use at most {longest}, or a longer `[supervise] stop_timeout`"
+                "{grace} s does not fit into the stop timeout of {total} s, of which Slurm needs {rest} s: use at most {longest} s, or a longer `[supervise] stop_timeout`"
             );
             return Err(Fault::new(path, what));
         }
@@ -222,13 +222,13 @@ impl Config {
         self.cluster_name.as_ref().map_or("slurminit", NodeName::as_str)
     }
 
-    /// Whether GPU device files are restricted to the job's user.
+    /// Whether GPU device files are restricted to the job's user if no cgroup restricts jobs to their GPUs.
     pub fn isolates_gpus(&self) -> bool {
         self.gpu.isolate.unwrap_or(self.users.len() > 1 || self.host_users.from.is_some())
     }
 
-    /// Whether this container belongs to a cluster of several containers, whose nodes are not in slurm.conf. A
-    /// container with the role `all` does if it has configured a controller (itself).
+    /// Whether this container belongs to a cluster of several containers. A container with the role `all` belongs to such a
+    /// cluster if its configuration names a controller, which is the container itself.
     pub fn shares_a_cluster(&self) -> bool {
         match self.role {
             Role::Controller | Role::Compute | Role::Login => true,
@@ -237,12 +237,12 @@ impl Config {
         }
     }
 
-    /// Whether this container's node is dynamic: not in slurm.conf, but registered by slurmd with its resources.
+    /// Whether this container's node is registered by slurmd with its resources. Unless it is autoscaled, it is dynamic: not in slurm.conf.
     pub fn has_dynamic_node(&self) -> bool {
         self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
     }
 
-    /// Whether the configuration contains secrets, as [`secret::is_secret`] lists them.
+    /// Whether the configuration contains secrets, according to [`secret::is_secret`].
     pub fn has_secrets(&self) -> bool {
         let is_secret = |key: &SlurmKey| secret::is_secret(&format!("slurm.conf.{}", key.as_str()));
         self.notifies.iter().any(|notify| notify.urls().next().is_some())
@@ -251,19 +251,19 @@ impl Config {
             || self.slurm.conf.iter().any(|(key, _)| is_secret(key))
     }
 
-    /// Whether the accounting daemons run here, on the same node as slurmctld.
+    /// Whether the accounting daemons run here, in the same container as slurmctld.
     pub fn runs_accounting(&self) -> bool {
         self.accounting.is_on() && matches!(self.role, Role::All | Role::Controller)
     }
 
-    /// Whether the configuration defines accounts, users or QOS for the database.
+    /// Whether the accounting daemons run here, and the configuration defines accounts, users or QOS for the database.
     pub fn has_associations(&self) -> bool {
         let has_hosts_users = self.host_users.from.is_some() && self.host_users.account.is_some();
         let has_user = has_hosts_users || self.users.iter().any(|user| user.account.is_some());
         self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
     }
 
-    /// Whether slurmrestd runs here, on the same node as slurmctld.
+    /// Whether slurmrestd runs here, in the same container as slurmctld.
     pub fn runs_rest(&self) -> bool {
         self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
     }
@@ -273,7 +273,7 @@ impl Config {
         self.login.port.is_some() && self.role != Role::None
     }
 
-    /// Whether `[[notify]]` reports the ends of jobs whose users ask for mail.
+    /// Whether a `[[notify]]` reports the end of jobs submitted with `--mail-type`.
     pub fn notifies_job_ends(&self) -> bool {
         self.notifies.iter().any(|notify| notify.on == Event::JobEnd)
     }
@@ -283,7 +283,8 @@ impl Config {
         self.metrics.listen.is_some() && self.role != Role::None
     }
 
-    /// Whether the agent runs here. It runs beside a single slurmd, not beside those of simulated nodes.
+    /// Whether the agent runs here: alongside a single slurmd, not alongside the slurmds of simulated nodes, and only if it has something to
+    /// monitor.
     pub fn runs_agent(&self) -> bool {
         let may_have_gpus = self.gpu_type != Some(GpuType::None);
         self.agent.interval.is_some()
@@ -309,21 +310,21 @@ pub enum OnMismatch {
     Fail,
 }
 
-/// This node's line in slurm.conf.
+/// The table `[node]`: the node's name, resources and features, and the limits of directories that jobs use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeSettings {
     /// The node's name.
     pub name: NodeName,
-    /// CPUs for jobs; `None` means all that the container may use. More is not possible.
+    /// CPUs for jobs; `None` means all that the container may use, which is also the maximum.
     pub cpus: Option<u32>,
     /// Memory for jobs in MiB; `None` means the container's memory minus the reserve.
     pub memory_mib: Option<u64>,
     /// Memory reserved for the system in MiB; `None` means a value derived from the container's memory.
     pub reserve_mib: Option<u64>,
-    /// The size of /tmp for `--tmp` in MiB; `None` means its real size, 0 offers none.
+    /// The size of /tmp for `--tmp` in MiB; `None` means its real size in whole GiB, 0 offers none.
     pub tmp_disk_mib: Option<u64>,
-    /// Directories of jobs whose size is limited from outside.
+    /// Directories that jobs use and whose size is limited from outside the container.
     pub directory_limits: Vec<DirectoryLimit>,
     /// Features in addition to the detected ones.
     pub features: Vec<FeatureName>,

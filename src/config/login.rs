@@ -11,19 +11,19 @@ use model::value;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Login {
-    /// sshd's TCP port; `None` means the image's default, or no sshd.
+    /// sshd's TCP port; `None` means that no sshd runs.
     pub port: Option<NonZeroU16>,
-    /// A directory with a file of public keys for each user.
+    /// A directory of files with public keys; each file is named after its user.
     #[serde(deserialize_with = "value::optional_path")]
     pub keys: Option<PathBuf>,
 }
 
-/// A public key as in authorized_keys, without options: type, base64, comment.
+/// A public key as in authorized_keys, without options: type, base64, and optionally a comment.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PublicKey(String);
 
-/// The beginnings of key types (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`).
+/// The prefixes of the key types (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`).
 const TYPES: [&str; 4] = ["ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp", "sk-"];
 
 model::text_type!(PublicKey);

@@ -8,15 +8,15 @@ use super::{Fault, Step};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// Whether the protection is on.
+    /// Whether the protection is on. It has no effect if Slurm limits the memory of jobs itself.
     pub guard: bool,
     /// The node is drained below this share of free memory, in percent.
     pub close_below: u8,
-    /// A job is cancelled below this share of free memory, in percent.
+    /// A job is cancelled below this share of free memory, in percent, unless no process waits for memory.
     pub cancel_below: u8,
     /// The node is resumed above this share of free memory, in percent.
     pub open_above: u8,
-    /// The job to cancel.
+    /// The choice of the job to cancel.
     pub cancel: Victim,
 }
 
@@ -26,7 +26,7 @@ impl Default for Memory {
     }
 }
 
-/// The job to cancel.
+/// The choice of the job to cancel. Only a job that uses more than it requested can be cancelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Victim {
@@ -39,7 +39,7 @@ pub enum Victim {
     None,
 }
 
-/// Checks that the three levels are in ascending order.
+/// Checks that the three levels are in ascending order and at most 100 percent.
 pub(super) fn check(memory: &Memory) -> Result<(), Fault> {
     let Memory { cancel_below, close_below, open_above, .. } = *memory;
     if cancel_below < close_below && close_below < open_above && open_above <= 100 {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use faults::fault::Policy;
 use model::value;
 
-/// A `[[notify]]`: a command or webhook for events.
+/// A `[[notify]]`: the commands and webhooks for one event.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Notify {
@@ -24,7 +24,7 @@ pub struct Notify {
     pub at_least: Policy,
     /// How long a command or a webhook may take.
     pub timeout: Duration,
-    /// The maximum number of runs per hour.
+    /// The maximum number of runs of each command and webhook per hour.
     pub per_hour: u32,
 }
 
@@ -37,7 +37,7 @@ pub enum Event {
     GpuFault,
     /// A job with GPUs has ended, and its user had asked for mail.
     JobEnd,
-    /// A job was warned or cancelled because it does not use its GPUs.
+    /// A job does not use its GPUs. `action` in `[gpu.idle]` determines whether it is also warned or cancelled.
     IdleJob,
 }
 
@@ -51,7 +51,7 @@ impl Notify {
     }
 }
 
-/// The target of a `[[notify]]`.
+/// A target of a `[[notify]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receiver {
     /// A program and its arguments.
@@ -85,14 +85,14 @@ impl TryFrom<String> for WebhookUrl {
         let is_known = matches!(url.scheme_str(), Some("http" | "https"));
         match url.host().filter(|host| is_known && !host.is_empty()) {
             Some(host) => Ok(Self { host: host.to_owned(), text }),
-            None => Err("a webhook's URL begins with https:// or http:// and a host".to_owned()),
+            None => Err("a webhook's URL must begin with https:// or http:// and a host".to_owned()),
         }
     }
 }
 
 impl fmt::Debug for WebhookUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "a URL of {}", self.host)
+        write!(out, "{} (path hidden)", self.host)
     }
 }
 
@@ -132,10 +132,10 @@ impl TryFrom<Written> for Notify {
         let urls = url.map(Receiver::Url).into_iter().chain(url_file.map(Receiver::UrlFile));
         let receivers: Vec<Receiver> = urls.chain(command.map(Receiver::Command)).collect();
         if receivers.is_empty() {
-            return Err("[[notify]] has no target: set url, url_file or command");
+            return Err("[[notify]] has no target: set `url`, `url_file` or `command`");
         }
         if on != Event::GpuFault && at_least.is_some() {
-            return Err("at_least of a [[notify]] applies to GPU faults only");
+            return Err("`at_least` of [[notify]] applies only to GPU faults");
         }
         Ok(Self { receivers, on, user, at_least: at_least.unwrap_or(Policy::Warn), timeout, per_hour })
     }

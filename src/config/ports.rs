@@ -1,4 +1,5 @@
-//! The TCP ports on which this container's daemons listen. If two daemons have the same port, one of them cannot start.
+//! The TCP ports on which this container's daemons listen. If two daemons listen on the same
+//! port of one address, one of them cannot start.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +9,7 @@ use super::{Config, Role};
 /// A key that sets a port, and the address and port.
 type Listener = ([&'static str; 2], IpAddr, u16);
 
-/// Checks that no port is 0, and that no two daemons of this container have the same port.
+/// Checks that no port is 0, and that no two daemons of this container listen on the same port of one address.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let listeners = listeners(config);
     for (index, (key, ip, port)) in listeners.iter().enumerate() {
@@ -17,7 +18,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         };
         let what = match listeners[..index].iter().find(is_same) {
             _ if *port == 0 => "expected a port from 1 to 65535".to_owned(),
-            Some((other, ..)) => format!("port {port} is used by {} already", other.join(".")),
+            Some((other, ..)) => format!("port {port} is already used by {}", other.join(".")),
             None => continue,
         };
         return Err(Fault::new(key.map(Step::from).to_vec(), what));
@@ -29,7 +30,7 @@ fn listeners(config: &Config) -> Vec<Listener> {
     const ALL: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (slurm, role) = (&config.slurm, config.role);
     let runs_slurmctld = matches!(role, Role::All | Role::Controller);
-    // Simulated nodes use only ports that no other daemon uses.
+    // The ports of simulated nodes are numbered around those of the other Slurm daemons, and are checked separately.
     let runs_slurmd = matches!(role, Role::All | Role::Compute) && config.simulated().is_none();
     let rest = config.rest.listen.filter(|_| config.runs_rest());
     let metrics = config.metrics.listen.filter(|_| config.runs_metrics());

@@ -1,6 +1,6 @@
 //! Which keys hold secrets. Their values are never printed.
 
-/// Keys of slurm.conf that hold a password (slurm.conf(5), slurmdbd.conf(5)), or a URL that may contain one (JobCompLoc of
+/// Keys of slurm.conf and slurmdbd.conf that hold a password (slurm.conf(5), slurmdbd.conf(5)), or a URL that may contain one (JobCompLoc of
 /// jobcomp/elasticsearch).
 const SLURM_KEYS: [&str; 4] = ["AccountingStoragePass", "JobCompLoc", "JobCompPass", "StoragePass"];
 
@@ -14,7 +14,8 @@ fn is_secret_name(name: &str) -> bool {
     ["env", "url"].contains(&name) || SLURM_KEYS.iter().any(|secret| secret.eq_ignore_ascii_case(name))
 }
 
-/// The part of a line of slurminit.toml that may be printed. `key`: the key that the line sets; empty if the file is not TOML.
+/// The part of a line of slurminit.toml that may be printed. `key`: the key that the line sets; empty if unknown, as in a file that is not
+/// TOML.
 pub(super) fn printable_part<'a>(line: &'a str, key: &str) -> &'a str {
     // An inline table sets several keys. If the file is not TOML, the table that contains the line is unknown: the line may set a program's variable.
     let is_hidden = match key {

@@ -1,4 +1,4 @@
-//! The GPU that an entry of `[gpu] only` or `except` selects.
+//! The GPUs that an entry of `[gpu] only` or `except` selects.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use toml::Value;
 
 use model::inventory::{Gpu, MigInstance, PciAddress, Vendor};
 
-/// The longest GPU name (NVML's own limit).
+/// The maximum length of a selector, in bytes: NVML's limit for a GPU name.
 const MAX_LENGTH: usize = 95;
-/// The minimum length of a UUID prefix: `GPU-` and four digits.
+/// The minimum length of a UUID prefix: `GPU-` or `MIG-`, and four characters.
 const MIN_UUID_LENGTH: usize = 8;
 
-/// The largest number of a GPU, more than any known machine has. A larger number is taken as a word of a model's name:
+/// The largest GPU number in a selector, above that of any known machine. A larger number is taken as a word of a model's name:
 /// `4090`.
 const MAX_INDEX: u32 = 255;
 
-/// Selects GPUs by number, UUID, PCI address, model or vendor.
+/// Selects GPUs by number, UUID, PCI address, model or vendor, and MIG instances by UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct GpuSelector {
@@ -33,7 +33,7 @@ enum Target {
     Uuid(String),
     Pci(PciAddress),
     Vendor(Vendor),
-    /// Words of the model's name, in lower case.
+    /// Consecutive words of the model's name, in lower case.
     Model(Vec<String>),
 }
 
@@ -52,7 +52,7 @@ impl GpuSelector {
         }
     }
 
-    /// Whether the selector matches only this MIG instance.
+    /// Whether the selector is a UUID that matches this MIG instance.
     pub fn matches_instance(&self, instance: &MigInstance) -> bool {
         matches!(&self.kind, Target::Uuid(uuid) if has_prefix(instance.uuid.as_deref(), uuid))
     }
@@ -75,7 +75,7 @@ impl TryFrom<Value> for GpuSelector {
         let text = match value {
             Value::String(text) => text,
             Value::Integer(number) => number.to_string(),
-            _ => return Err("expected a GPU's number, UUID, PCI address or model".to_owned()),
+            _ => return Err("expected a GPU's number, UUID, PCI address, model or vendor".to_owned()),
         };
         let lower = text.trim().to_ascii_lowercase();
         let kind = parse(&lower).filter(|_| text.len() <= MAX_LENGTH && !text.contains(char::is_control));

@@ -12,11 +12,12 @@ pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
     for (index, service) in services.iter().enumerate() {
         let at = || vec!["service".into(), index.into(), "name".into()];
         if !is_service_name(&service.name) {
-            let what = format!("`{}` is not a service name: start with a letter, then a-z, 0-9 and -", service.name);
+            let what =
+                format!("`{}` is not a service name: it must start with a-z, followed by a-z, 0-9 and -", service.name);
             return Err(Fault::new(at(), what));
         }
         if !known.insert(&service.name) {
-            return Err(Fault::new(at(), format!("duplicate service name `{}`", service.name)));
+            return Err(Fault::new(at(), format!("`{}` is already the name of a daemon or service", service.name)));
         }
     }
     for (index, service) in services.iter().enumerate() {
@@ -30,7 +31,10 @@ pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
     }
     match find_dependency_cycle(services) {
         Some(index) => {
-            let what = format!("`{}` depends on itself through `after`", services[index].name);
+            let what = format!(
+                "`{}` can never start: through `after`, it waits for itself or for a service that waits for itself",
+                services[index].name
+            );
             Err(Fault::new(vec!["service".into(), index.into(), "after".into()], what))
         }
         None => Ok(()),
@@ -42,7 +46,7 @@ fn is_service_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-/// Finds a service that can never start, by repeatedly removing services that wait only for removed ones.
+/// Finds a service that can never start, by repeatedly removing the services that wait for no remaining service.
 fn find_dependency_cycle(services: &[Service]) -> Option<usize> {
     let mut waiting: BTreeMap<&str, usize> =
         services.iter().enumerate().map(|(index, service)| (service.name.as_str(), index)).collect();

@@ -31,7 +31,7 @@ impl Sharing {
     }
 }
 
-/// A number of shards, 1 to 1024.
+/// The number of shards per GPU, 1 to 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u32")]
 pub struct Shards(u32);
@@ -51,7 +51,7 @@ impl TryFrom<u32> for Shards {
 /// gres.c: the last one found), and ignores the other.
 pub(super) fn check(gpu: &GpuSettings) -> Result<(), Fault> {
     if gpu.shards.is_some() && gpu.mps {
-        let what = "shards and mps are mutually exclusive (one GPU sharing method per node)";
+        let what = "`shards` and `mps` are mutually exclusive (one GPU sharing method per node)";
         return Err(Fault::new(vec!["gpu".into(), "mps".into()], what.to_owned()));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Simulated nodes in one container, for tests of software on Slurm.
+//! Simulated nodes in one container, for testing software that uses Slurm.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{Config, ConfigError, FeatureName, NodeName, NodeRange, Role};
 /// The maximum number of nodes; each is a slurmd in this container.
 const MAX_NODES: usize = 512;
 
-/// The name prefix of simulated nodes without `[node] name`.
+/// The name prefix of the identical nodes if `[node] name` is not set.
 const NAME_PREFIX: &str = "node";
 
 /// The settings of the table `[simulate]`.
@@ -23,9 +23,9 @@ pub struct Simulate {
     pub cpus: Option<u32>,
     /// Memory per node in MiB; `None` means all memory of the container, on each node.
     pub memory_mib: Option<u64>,
-    /// Simulated GPUs per node; `None` means the detected simulated GPUs.
+    /// Simulated GPUs per node; `None` means the detected simulated GPUs, or none if a `[[simulate.node]]` sets `gpus`.
     pub gpus: Option<u32>,
-    /// The GRES type of the simulated GPUs.
+    /// The GRES type of the GPUs that `gpus` simulates; `None` means `simulated`.
     pub gpu_type: Option<FeatureName>,
     /// `[[simulate.node]]`: nodes with other resources.
     pub node: Vec<OtherNodes>,
@@ -57,7 +57,7 @@ pub struct OtherNodes {
 /// The maximum number of GPUs per node, more than any known machine has.
 const MAX_GPUS: u32 = 64;
 
-/// The maximum number of ports of other daemons.
+/// The maximum number of other Slurm daemons' ports that the numbering of the nodes' ports skips.
 const OTHER_PORTS: usize = 3;
 
 /// The nodes of a simulated cluster.
@@ -113,7 +113,7 @@ impl Config {
         (!groups.is_empty()).then_some(SimulatedNodes { groups })
     }
 
-    /// The ports of the other daemons, which no simulated node may use.
+    /// The ports of the other Slurm daemons, which no simulated node may use.
     fn ports_beside_nodes(&self) -> Vec<u16> {
         let accounting = self.runs_accounting().then_some(self.accounting.port);
         let rest = self.rest.listen.filter(|_| self.runs_rest()).map(|address| address.port());
@@ -121,7 +121,7 @@ impl Config {
     }
 }
 
-/// The identical nodes, then those of `[[simulate.node]]`, each with all settings.
+/// The identical nodes, then those of `[[simulate.node]]`, with missing values taken from `[simulate]`.
 fn node_groups(config: &Config) -> impl Iterator<Item = OtherNodes> {
     let Simulate { nodes, cpus, memory_mib, gpus, ref gpu_type, ref node } = config.simulate;
     let prefix = if config.node.name == NodeName::default() { NAME_PREFIX } else { config.node.name.as_str() };
@@ -156,7 +156,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     match simulate.nodes {
         None if simulate.node.is_empty() => {
             return match node_keys.into_iter().find(|(_, is_set)| *is_set) {
-                Some((key, _)) => at(key, "requires nodes in [simulate]".to_owned()),
+                Some((key, _)) => at(key, "requires `nodes` in [simulate], or [[simulate.node]]".to_owned()),
                 None => Ok(()),
             };
         }
@@ -172,15 +172,16 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_ports(config)
 }
 
-/// Checks that the nodes' ports do not exceed the highest port, and do not include the port of `[metrics] listen`.
+/// Checks that the nodes' ports do not exceed the highest port, and do not include the port of `[metrics] listen`. The range includes the ports
+/// that may be skipped.
 fn check_ports(config: &Config) -> Result<(), Fault> {
     let count: usize = node_groups(config).map(|group| group.name.names().len()).sum();
     let (first, metrics) = (usize::from(config.slurm.daemon_port), config.metrics.listen.map(|address| address.port()));
     let last = first + count - 1 + OTHER_PORTS;
-    let what = format!("each node uses one port, starting at daemon_port ({first})");
+    let what = format!("the nodes use ports from `daemon_port` ({first}) on, and skip those of other daemons");
     let why = match metrics.filter(|port| (first..=last).contains(&usize::from(*port))) {
-        _ if last > usize::from(u16::MAX) => format!("{what}; the last port would be {last}"),
-        Some(port) => format!("{what}; the port {port} of `[metrics] listen` is in this range"),
+        _ if last > usize::from(u16::MAX) => format!("{what}; the last port could be {last}, above 65535"),
+        Some(port) => format!("{what}; they may need port {port} of `[metrics] listen`"),
         None => return Ok(()),
     };
     Err(Fault::new(vec!["simulate".into()], why))
@@ -200,7 +201,10 @@ fn check_groups(config: &Config) -> Result<(), Fault> {
             return at("name", format!("expected at most {MAX_NODES} nodes in all"));
         }
         if names.iter().any(|name| *name == NodeName::default().as_str()) {
-            return at("name", "a node named `localhost` matches every node name in Slurm".to_owned());
+            return at(
+                "name",
+                "`localhost` is reserved: Slurm uses a single node of this name for every node name".to_owned(),
+            );
         }
         if let Some(name) = names.into_iter().find(|name| !seen.insert(name.clone())) {
             return at("name", format!("duplicate node name `{name}`"));
@@ -221,7 +225,7 @@ fn find_invalid_resource(
     match (cpus, memory_mib, gpus) {
         (Some(0), _, _) => Some(("cpus", "a node needs at least 1 CPU".to_owned())),
         (_, Some(0), _) => Some(("memory_mib", "a node needs at least 1 MiB".to_owned())),
-        (_, _, Some(gpus)) if gpus > MAX_GPUS => Some(("gpus", format!("a node has at most {MAX_GPUS} GPUs"))),
+        (_, _, Some(gpus)) if gpus > MAX_GPUS => Some(("gpus", format!("a node can have at most {MAX_GPUS} GPUs"))),
         _ => None,
     }
 }
@@ -272,11 +276,11 @@ mod tests {
         for (bad, place, why) in [
             ("nodes = 0", "t:2:9: simulate.nodes", "1 to 512"),
             ("nodes = 513", "t:2:9: simulate.nodes", "1 to 512"),
-            ("cpus = 4", "t:2:8: simulate.cpus", "requires nodes"),
-            ("memory_mib = 4", "t:2:14: simulate.memory_mib", "requires nodes"),
+            ("cpus = 4", "t:2:8: simulate.cpus", "requires `nodes`"),
+            ("memory_mib = 4", "t:2:14: simulate.memory_mib", "requires `nodes`"),
             ("nodes = 2\ncpus = 0", "t:3:8: simulate.cpus", "at least 1 CPU"),
             ("nodes = 2\nmemory_mib = 0", "t:3:14: simulate.memory_mib", "1 MiB"),
-            ("gpus = 1", "t:2:8: simulate.gpus", "requires nodes"),
+            ("gpus = 1", "t:2:8: simulate.gpus", "requires `nodes`"),
             ("nodes = 2\ngpus = 65", "t:3:8: simulate.gpus", "at most 64"),
             (
                 "nodes = 2\n[[simulate.node]]\nname = 'node[2-3]'",
@@ -293,7 +297,7 @@ mod tests {
             ("[[simulate.node]]\nname = 'a[1-513]'", "t:3:8: simulate.node[0].name", "at most 512"),
             ("[[simulate.node]]\nname = 'a'\ncpus = 0", "t:4:8: simulate.node[0].cpus", "at least 1 CPU"),
             ("[[simulate.node]]\nname = 'a'\nsockets = 2", "t:4:1: simulate.node[0].sockets", "unknown field"),
-            ("nodes = 9\n[slurm]\ndaemon_port = 65530", "t:1:1: simulate", "the last port would be 65541"),
+            ("nodes = 9\n[slurm]\ndaemon_port = 65530", "t:1:1: simulate", "the last port could be 65541"),
             ("nodes = 9\n[metrics]\nlisten = '127.0.0.1:6820'", "t:1:1: simulate", "port 6820 of `[metrics] listen`"),
         ] {
             let error = parse(&format!("[simulate]\n{bad}")).unwrap_err().to_string();

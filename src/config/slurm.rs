@@ -1,4 +1,4 @@
-//! The part of the configuration that becomes slurm.conf.
+//! The tables `[slurm]` and `[[partition]]`, which become part of slurm.conf.
 
 use std::fmt;
 
@@ -14,16 +14,17 @@ use model::value::{FeatureName, NodeName};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slurm {
-    /// The controller's host name, in a cluster of several containers; `None` means this container's host name.
+    /// The controller's host name, in a cluster of several containers. `None` means this container's host name; compute and login containers
+    /// require a value.
     pub controller: Option<NodeName>,
     /// The maximum number of nodes of a cluster of several containers.
     #[serde(deserialize_with = "node_count")]
     pub max_nodes: u32,
     /// slurmctld's TCP port.
     pub controller_port: u16,
-    /// slurmd's TCP port.
+    /// slurmd's TCP port; with simulated nodes, the first of their ports.
     pub daemon_port: u16,
-    /// The mail relay for `--mail-type`; `None` means that no mail is sent.
+    /// The mail relay for `--mail-type`; `None` means that slurmctld sends no mail, unless `[slurm.conf]` sets MailProg.
     pub mail_relay: Option<MailRelay>,
     /// The sender of mail; `None` means the user slurm at this host's name.
     pub mail_from: Option<MailAddress>,
@@ -46,7 +47,10 @@ impl TryFrom<String> for MailRelay {
             !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
         match port.parse::<u16>() {
             Ok(port) if is_name && port > 0 => Ok(Self(format!("{host}:{port}"))),
-            _ => Err("expected a host name or IPv4 address, and a port, such as smtp.example.org:25".to_owned()),
+            _ => {
+                Err("expected a host name or IPv4 address, optionally with a port, such as smtp.example.org:25"
+                    .to_owned())
+            }
         }
     }
 }
@@ -105,10 +109,12 @@ impl SlurmSettings {
         self.0.iter().find(|(existing, _)| existing.is(key)).map(|(_, value)| value)
     }
 
-    /// Adds a setting. Fails if the key exists already, in any case.
+    /// Adds a setting. Fails if the key exists already, ignoring case.
     pub(super) fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
         match self.0.iter().find(|(existing, _)| existing.is(key.as_str())) {
-            Some((existing, _)) => Err(format!("duplicate slurm.conf key: `{}` and `{}`", existing.0, key.0)),
+            Some((existing, _)) => {
+                Err(format!("duplicate key: `{}` and `{}` (upper and lower case are equal)", existing.0, key.0))
+            }
             None => {
                 self.0.push((key, value));
                 Ok(())
@@ -145,19 +151,23 @@ impl<'de> Deserialize<'de> for SlurmSettings {
 pub struct SlurmKey(String);
 
 impl SlurmKey {
-    /// Whether this is the key `name`, in any case.
+    /// Whether this is the key `name`, ignoring case.
     pub fn is(&self, name: &str) -> bool {
         self.0.eq_ignore_ascii_case(name)
     }
 }
 
-model::text_type!(SlurmKey, "`{}` is not a key of slurm.conf", |text| {
-    text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text.len() <= 64
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-});
+model::text_type!(
+    SlurmKey,
+    "`{}` is not a valid key: expected a letter, then letters, digits and `_`, at most 64 in all",
+    |text| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.len() <= 64
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    }
+);
 
-/// A key that `[slurm.conf]` may set. Keys that other tables of the file determine are excluded, because the two places
+/// A key that `[slurm.conf]` may set. `Include` is excluded, and so are keys that other parts of the file determine, because the two places
 /// could contradict each other.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
@@ -172,7 +182,7 @@ impl TryFrom<String> for TopLevelKey {
             "clustername" => "set `cluster_name` at the top of the file",
             "slurmctldport" => "set `controller_port` in [slurm]",
             "slurmdport" => "set `daemon_port` in [slurm]",
-            "nodename" => "slurminit writes the line itself: use [node]",
+            "nodename" => "slurminit writes the NodeName lines: use [node]",
             "partitionname" => "write a [[partition]] table",
             "include" => {
                 "put your own slurm.conf with the line `# USER_CUSTOMIZED=true` into the configuration directory"
@@ -195,6 +205,7 @@ impl TryFrom<String> for SlurmValue {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
+        let text = text.trim();
         let fault = if text.chars().any(char::is_control) {
             "a line break or another control character"
         } else if text.contains('"') {
@@ -204,7 +215,7 @@ impl TryFrom<String> for SlurmValue {
         } else if text.ends_with('\\') {
             "a backslash at its end, which continues the line in slurm.conf"
         } else {
-            return Ok(Self(text.trim().to_owned()));
+            return Ok(Self(text.to_owned()));
         };
         Err(format!("invalid value `{}`: it contains {fault}", text.escape_default()))
     }
@@ -228,16 +239,16 @@ impl TryFrom<Value> for SlurmValue {
 
 const NOT_A_VALUE: &str = "expected a string, a number, true, false, or a list of strings";
 
-/// A partition: its name, and the keys of its line in slurm.conf as Slurm spells them.
+/// A `[[partition]]`: its name, slurminit's own keys `feature` and `preempt`, and the keys of its line in slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// The partition's name.
     pub name: NodeName,
-    /// In a cluster of several containers: the Feature of its nodes.
+    /// In a cluster of several containers, the feature by which the partition chooses its nodes; `None` means all nodes.
     pub feature: Option<FeatureName>,
-    /// Whether this partition's jobs make room for jobs of partitions without this key, and how.
+    /// What happens to this partition's jobs if jobs of partitions without this key need their resources; `None` if they are not preempted.
     pub preempt: Option<Preempt>,
-    /// The other keys of the line. Without `Nodes`, the partition contains this node.
+    /// The other keys of the line. Without `Nodes`, the partition contains the nodes with `feature`, or all nodes.
     pub settings: SlurmSettings,
 }
 
@@ -258,7 +269,7 @@ impl<'de> Deserialize<'de> for Partition {
             type Value = Partition;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table with `name` and PartitionName keys")
+                f.write_str("a table with `name` and, optionally, other keys of a PartitionName line")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Partition, A::Error> {
@@ -267,7 +278,7 @@ impl<'de> Deserialize<'de> for Partition {
                 while let Some(key) = map.next_key::<SlurmKey>()? {
                     if key.is("name") || key.is("PartitionName") {
                         if name.replace(map.next_value()?).is_some() {
-                            return Err(de::Error::custom("duplicate key `name`"));
+                            return Err(de::Error::custom("duplicate key `name` (`PartitionName` is the same key)"));
                         }
                     } else if key.is("feature") {
                         feature = Some(map.next_value()?);

@@ -1,4 +1,4 @@
-//! The part of the configuration that PID 1 reads only at its start.
+//! The part of the configuration that takes effect only when the container starts.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::{Config, Notify};
 
-/// Tables that take effect only when the container starts, each with a checksum of its values. PID 1 passes the
+/// Tables and keys that take effect only when the container starts, each with a checksum of its values. PID 1 passes the
 /// checksums to the preparation of a reload, which reports what has changed since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartOnlyTables(Vec<(String, u64)>);
@@ -14,7 +14,7 @@ pub struct StartOnlyTables(Vec<(String, u64)>);
 /// Entries whose change prevents a reload, because the rendered files would not match the running daemons.
 const RELOAD_BLOCKERS: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
 
-/// The number and names of the simulated nodes, each of which is a unit. Their resources may change.
+/// The number and names of the simulated nodes, each of which is a unit. A reload may change their resources.
 const SIMULATED: &str = "the nodes of [simulate]";
 
 impl StartOnlyTables {
@@ -30,14 +30,14 @@ impl StartOnlyTables {
             entry("[accounting]", &config.accounting),
             entry("[rest]", &config.rest),
             entry("[metrics]", &config.metrics),
-            entry("port in [login]", &config.login.port),
+            entry("`port` in [login]", &config.login.port),
             entry("[agent]", &config.agent),
             entry("[gpu.idle]", &config.gpu.idle),
             entry("[report]", &config.report),
             entry("[faults]", &config.faults),
             entry("[memory]", &config.memory),
-            entry("directory_limits in [node]", &config.node.directory_limits),
-            // A webhook's URL is serialized without its path, so the full URLs are added.
+            entry("`directory_limits` in [node]", &config.node.directory_limits),
+            // `Debug` shows only the host of a webhook's URL, so the full URLs are added.
             entry("[[notify]]", &(&config.notifies, config.notifies.iter().flat_map(Notify::urls).collect::<Vec<_>>())),
             entry("[supervise]", &config.supervise),
             entry(
@@ -91,7 +91,7 @@ impl FromStr for StartOnlyTables {
             Some((name.to_owned(), u64::from_str_radix(sum, 16).ok()?))
         };
         let entries = text.split_terminator(';').map(entry).collect::<Option<Vec<_>>>();
-        entries.map(Self).ok_or_else(|| "expected NAME=CHECKSUM; for each table".to_owned())
+        entries.map(Self).ok_or_else(|| "expected `NAME=CHECKSUM;` for each table".to_owned())
     }
 }
 

@@ -139,6 +139,19 @@ fn address_of_kubernetes_service_counts_as_unset() {
 fn merged_tables_give_parsed_configuration() {
     let text = Example::parse(EXAMPLE).uncommented;
     assert_eq!(with_environment(&text, &[]), parse(&text));
+    let slow_driver = "[gpu]\ndetect_timeout = 20\n";
+    let config = with_environment(slow_driver, &[]);
+    assert_eq!(config.as_ref().unwrap().supervise.prepare_timeout(), Duration::from_secs(60));
+    assert_eq!(config, parse(slow_driver));
+}
+
+#[test]
+fn value_of_slurm_conf_cannot_continue_its_line() {
+    for value in [r"x\", r"x\ ", r" \"] {
+        let error = parse(&format!("[slurm.conf]\nMailProg = '{value}'\n")).unwrap_err();
+        assert!(error.to_string().contains("continues the line"), "{value}: {error}");
+    }
+    assert!(parse("[slurm.conf]\nMailProg = ' /bin/mail '\n").is_ok());
 }
 
 #[test]
@@ -182,6 +195,18 @@ fn job_grace_must_fit_into_stop_timeout() {
 }
 
 #[test]
+fn error_names_table_that_is_expected() {
+    for (text, table) in [
+        ("[slurm]\nconf = 5", "a table of slurm.conf keys"),
+        ("partition = [5]", "a table with `name` and, optionally, other keys of a PartitionName line"),
+        ("qos = [5]", "a table with `name` and, optionally, sacctmgr settings"),
+    ] {
+        let why = refusal(text);
+        assert!(why.contains(table), "{text}: {why}");
+    }
+}
+
+#[test]
 fn error_for_list_names_expected_table() {
     for (text, key, table) in [
         ("[hooks]\npre_start = [[\"sleep\", \"30\"]]", "hooks.pre_start[0]", "[[hooks.pre_start]]"),
@@ -209,6 +234,41 @@ fn node_is_dynamic_if_its_cluster_has_several_containers() {
     ] {
         assert_eq!(node(text), expected, "{text}");
     }
+}
+
+#[test]
+fn agent_runs_beside_a_real_slurmd_that_has_something_to_watch() {
+    for (text, expected) in [
+        ("", true),
+        ("agent.interval = 0", false),
+        ("gpu_type = 'nvidia'", true),
+        ("gpu_type = 'none'\nmemory.guard = false", false),
+        ("gpu_type = 'none'\nmemory.guard = true", true),
+        ("gpu_type = 'none'\nmemory.guard = false\nnode.directory_limits = ['/scratch=10']", true),
+        ("simulate.nodes = 2", false),
+        ("role = 'compute'\nslurm.controller = 'head'", true),
+        ("role = 'controller'", false),
+        ("role = 'login'\nslurm.controller = 'head'", false),
+        ("role = 'none'", false),
+    ] {
+        assert_eq!(parse(text).unwrap().runs_agent(), expected, "{text}");
+    }
+}
+
+#[test]
+fn each_role_runs_its_services() {
+    let services = |role: &str| {
+        let listen = "rest.listen = '127.0.0.1:6820'\nmetrics.listen = '127.0.0.1:9835'\nlogin.port = 22";
+        let config = parse(&format!("role = '{role}'\nslurm.controller = 'head'\n{listen}")).unwrap();
+        [config.runs_rest(), config.runs_metrics(), config.runs_sshd(), config.shares_a_cluster()]
+    };
+    assert_eq!(services("all"), [true; 4]);
+    assert_eq!(services("controller"), [true; 4]);
+    assert_eq!(services("compute"), [false, true, true, true]);
+    assert_eq!(services("login"), [false, true, true, true]);
+    assert_eq!(services("none"), [false; 4]);
+    let default = parse("").unwrap();
+    assert!(!default.runs_rest() && !default.runs_metrics() && !default.runs_sshd() && !default.shares_a_cluster());
 }
 
 #[test]

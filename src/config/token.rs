@@ -1,4 +1,4 @@
-//! A join token: one word with the key and the settings that a second machine requires to join a cluster.
+//! A join token: one word with the key and the settings that another machine requires to join a cluster.
 //!
 //! A token consists of `sj1-` and the base64url encoding of: CRC-32 of the rest, length of the rest, length of the munge key, the key, and JSON. The
 //! length and the checksum distinguish a truncated token from a mistyped one. They do not authenticate the token: anyone can make one, so use only
@@ -23,7 +23,7 @@ const KEY_LENGTHS: std::ops::RangeInclusive<usize> = 32..=1024;
 /// Allows trailing bits, so that a truncated token is detected by its length.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// The directory with the contents of a container's token: [`SETTINGS_FILE`] for every verb, and [`TOKEN_FILE`] for the
+/// The directory with the contents of a container's token: [`SETTINGS_FILE`] for every slurminit command, and [`TOKEN_FILE`] for the
 /// preparation.
 pub const DIRECTORY: &str = "/run/slurminit.join";
 /// The file with the settings of the cluster, readable by all users.
@@ -74,9 +74,9 @@ pub enum TokenError {
     NotAToken,
     #[error("unsupported token format {0} (expected {FORMAT}): use the same image release on all machines")]
     UnsupportedFormat(String),
-    #[error("truncated token ({length} of {expected} bytes): copy all of it")]
+    #[error("truncated token ({length} of at least {expected} bytes, decoded): copy all of it")]
     Truncated { length: usize, expected: usize },
-    #[error("corrupted token (wrong checksum): copy all of it again")]
+    #[error("corrupted token: copy all of it again")]
     Corrupted,
     #[error("invalid token ({0}): create a new one with slurminit join-command")]
     Malformed(String),
@@ -97,7 +97,7 @@ impl Token {
     /// Decodes a token; ignores white space, which terminals and files insert.
     ///
     /// # Errors
-    /// The text is not a complete token.
+    /// The text is not a complete and valid token.
     pub fn decode(text: &str) -> Result<Self, TokenError> {
         let text: String = text.split_whitespace().collect();
         let (format, body) =
@@ -108,7 +108,7 @@ impl Token {
         if format != FORMAT {
             return Err(TokenError::UnsupportedFormat(format.to_owned()));
         }
-        // Base64 has no group of one character, so the text is truncated.
+        // Base64 has no group of one character, so the text is truncated or has an additional character.
         let has_partial_group = body.len() % 4 == 1;
         let groups = body.get(..body.len() - usize::from(has_partial_group)).ok_or(TokenError::Corrupted)?;
         let bytes = BASE64.decode(groups).map_err(|_| TokenError::Corrupted)?;
@@ -180,6 +180,8 @@ mod tests {
 
     #[test]
     fn reports_truncation_at_every_length() {
+        // Checksum, and the lengths of the rest and of the key.
+        assert_eq!(Token::decode("sj1-AAAA"), Err(TokenError::Truncated { length: 3, expected: 10 }));
         let text = token().encode();
         for end in 5..text.len() {
             let error = Token::decode(&text[..end]).unwrap_err();

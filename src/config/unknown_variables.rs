@@ -5,7 +5,7 @@ use model::inventory::{Finding, Kind};
 use super::VARIABLES;
 use super::layers::is_service_address;
 
-/// Known variables that do not set a key.
+/// Known variables that do not set a configuration key.
 const OTHERS: [&str; 7] = [
     "SLURMINIT_CONFIG",
     "SLURMINIT_DEMO",
@@ -22,14 +22,14 @@ fn known() -> impl Iterator<Item = &'static str> {
     of_keys.chain(OTHERS)
 }
 
-/// Findings about variables: unknown ones, and known ones that Kubernetes replaced. They do not prevent a start: a
-/// service may have such a variable of its own.
+/// Warnings about unknown variables, and about known variables that Kubernetes replaced. They do not prevent a start,
+/// because a service in the container may use such a variable.
 pub fn unknown_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Finding> {
     let finding = |(name, value): (&str, &str)| {
         if VARIABLES.iter().any(|variable| variable.name == name) && is_service_address(value) {
             return Some(Finding::warning(
                 Kind::Settings,
-                format!("ignoring the environment variable {name}: it is the address of a Kubernetes Service"),
+                format!("ignoring the environment variable {name}: its value is the address of a Kubernetes Service"),
                 "Kubernetes sets variables that begin with the name of a Service, and replaces those of the image",
                 "set enableServiceLinks: false for the pod, or rename the Service",
             ));
@@ -41,7 +41,7 @@ pub fn unknown_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a s
                 format!("unknown environment variable {name}"),
                 "slurminit has no such variable",
                 match nearest(name) {
-                    Some(known) => format!("use {known} if intended"),
+                    Some(known) => format!("rename it to {known}, or remove it"),
                     None => format!("remove it, or use one of {}", known().collect::<Vec<_>>().join(", ")),
                 },
             )
@@ -74,10 +74,11 @@ mod tests {
         let texts: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.fix)).collect();
         assert_eq!(texts.len(), 3, "{texts:?}");
         assert!(
-            texts[0].contains("unknown environment variable SLURMINIT_ROL") && texts[0].contains("use SLURMINIT_ROLE "),
+            texts[0].contains("unknown environment variable SLURMINIT_ROL")
+                && texts[0].contains("rename it to SLURMINIT_ROLE,"),
             "{texts:?}"
         );
-        assert!(texts[1].contains("use SLURMINIT_LOG_LEVEL "), "{texts:?}");
+        assert!(texts[1].contains("rename it to SLURMINIT_LOG_LEVEL,"), "{texts:?}");
         assert!(texts[2].contains("or use one of SLURMINIT_ROLE, "), "{texts:?}");
     }
 

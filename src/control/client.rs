@@ -11,7 +11,7 @@ use nix::sys::time::TimeVal;
 
 use machine::protocol::{Reply, Request, line, parse_answer};
 
-/// The timeout of a complete request, including retries.
+/// The timeout of a request, including retries. If the answer is endless, the timeout applies only to its first line.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The pause before a retry while PID 1 is busy.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -22,11 +22,15 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 pub enum ControlError {
     #[error("{}: no cluster is running in this container: {error}", socket.display())]
     NotRunning { socket: PathBuf, error: io::Error },
-    #[error("{}: only root may do this; try `docker exec -u root`, or sudo", socket.display())]
+    #[error("{}: only root can send requests to slurminit; use `docker exec -u root`, or sudo", socket.display())]
     NotPermitted { socket: PathBuf },
-    #[error("{}: slurminit does not answer (timeout {} s); see `docker logs`", socket.display(), DEADLINE.as_secs())]
+    #[error(
+        "{}: slurminit does not answer (timeout {} s); see /var/log/slurminit.log or `docker logs`",
+        socket.display(),
+        DEADLINE.as_secs()
+    )]
     NoAnswer { socket: PathBuf },
-    #[error("{}: slurminit sent an unparsable reply ({what}); use the same version of slurminit on both sides", socket.display())]
+    #[error("{}: slurminit sent no valid reply ({what}); if it is still running, use the version of slurminit that started the cluster", socket.display())]
     Unparsable { socket: PathBuf, what: String },
     #[error("{0}")]
     Refused(String),
@@ -57,7 +61,7 @@ pub fn follow(socket: &Path, request: &Request, on_lines: OnLines<'_>) -> Result
 /// A function that receives the lines after the reply as they arrive.
 type OnLines<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 
-/// The deadline applies to the complete answer if `is_finite`, otherwise to its first line.
+/// Sends a request. [`DEADLINE`] applies to the complete answer if `is_finite`, otherwise only to its first line.
 fn exchange(socket: &Path, request: &Request, is_finite: bool, on_lines: OnLines<'_>) -> Result<Reply, ControlError> {
     let path = || socket.to_owned();
     let failed = |error: io::Error| match error.kind() {
@@ -79,16 +83,8 @@ fn exchange(socket: &Path, request: &Request, is_finite: bool, on_lines: OnLines
     if !is_finite {
         connection.deadline = None;
     }
-    let mut result = on_lines(lines);
-    let mut buffer = vec![0; 64 * 1024];
-    while result.is_ok() {
-        match connection.read(&mut buffer) {
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(failed(error));
-            }
-            Ok(0) | Err(_) => break,
-            Ok(length) => result = on_lines(buffer.get(..length).unwrap_or_default()),
-        }
+    if on_lines(lines).is_ok() {
+        connection.pass_lines(on_lines).map_err(failed)?;
     }
     Ok(reply)
 }
@@ -99,11 +95,11 @@ struct Connection {
 }
 
 impl Connection {
-    /// Sends a request. Returns the connection and the bytes received so far, which contain at least the first line.
+    /// Sends a request. Returns the connection and the bytes received so far: at least the first line, unless PID 1 has closed the connection.
     fn send_request(socket: &Path, request: &Request, deadline: Instant) -> io::Result<(Self, Vec<u8>)> {
         loop {
             let mut connection = Self { stream: open(socket, left(deadline)?)?, deadline: Some(deadline) };
-            // If the request is refused, the connection is already closed, but the reply can still be read.
+            // If PID 1 has already refused the request and closed the connection, the write fails, but the reply can still be read.
             let _ = connection.stream.write_all(&line(request));
             let first_bytes = connection.first_bytes()?;
             if !matches!(parse_answer(&first_bytes), Ok((Reply::Busy, _))) {
@@ -127,6 +123,18 @@ impl Connection {
         Ok(first_bytes)
     }
 
+    /// Passes further bytes on, until `on_lines` fails or PID 1 closes the connection. Fails if the deadline passes first.
+    fn pass_lines(&mut self, on_lines: OnLines<'_>) -> io::Result<()> {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            match self.read(&mut buffer) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Err(error),
+                Ok(length @ 1..) if on_lines(buffer.get(..length).unwrap_or_default()).is_ok() => {}
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+    }
+
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.stream.set_read_timeout(self.deadline.map(left).transpose()?)?;
@@ -147,16 +155,54 @@ fn open(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(descriptor.into())
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "PID 1 reports that it is busy, but not when it has served another client"
-)]
+#[expect(clippy::disallowed_methods, reason = "PID 1 replies that it is busy, but does not signal when it is free")]
 fn pause() {
     std::thread::sleep(RETRY_PAUSE);
 }
 
-/// The time left until the deadline. An error if none is left.
+/// The time left until the deadline. An error if less than 1 ms is left.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.checked_duration_since(Instant::now()).filter(|left| left.as_millis() > 0);
     left.ok_or_else(|| ErrorKind::TimedOut.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(deadline: Option<Instant>) -> (Connection, UnixStream) {
+        let (stream, peer) = UnixStream::pair().unwrap();
+        (Connection { stream, deadline }, peer)
+    }
+
+    fn passed(connection: &mut Connection, accept: impl Fn(&str) -> bool) -> (io::Result<()>, String) {
+        let mut text = String::new();
+        let result = connection.pass_lines(&mut |bytes| {
+            text.push_str(std::str::from_utf8(bytes).unwrap());
+            if accept(&text) { Ok(()) } else { Err(ErrorKind::BrokenPipe.into()) }
+        });
+        (result, text)
+    }
+
+    #[test]
+    fn lines_end_with_the_connection_or_their_reader() {
+        let (mut open, mut peer) = connection(None);
+        peer.write_all(b"a\nb\n").unwrap();
+        assert_eq!(passed(&mut open, |text| text.len() < 4).1, "a\nb\n", "the reader accepts no more");
+        peer.write_all(b"c\n").unwrap();
+        drop(peer);
+        let (result, text) = passed(&mut open, |_| true);
+        assert!(result.is_ok() && text == "c\n", "{result:?} {text}");
+        // The peer closes with unread data, which resets the connection.
+        let (mut reset, peer) = connection(None);
+        reset.stream.write_all(b"unread").unwrap();
+        drop(peer);
+        assert!(passed(&mut reset, |_| true).0.is_ok());
+    }
+
+    #[test]
+    fn silence_until_the_deadline_is_an_error() {
+        let (mut late, _peer) = connection(Some(Instant::now()));
+        assert_eq!(passed(&mut late, |_| true).0.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
 }

@@ -14,7 +14,8 @@ use sys::init_task::{InitTask, PROGRAM, SEARCH_PATH, TASK_OPTION};
 use sys::lock::Lock;
 use sys::lock::state::StateLock;
 
-/// Becomes `slurminit-init` with this task and these locks, without the removed variables. Returns only if that fails.
+/// Replaces this process with `slurminit-init`, which gets the task, the locks `run` and `state`, and the CMD, but not the `removed`
+/// environment variables. Returns only on failure.
 pub fn become_init(
     task: Task,
     inherited: Inherited,
@@ -40,7 +41,9 @@ pub fn become_init(
         let kept = std::env::vars_os().filter(|(name, _)| name != "PATH" && !removed.contains(name));
         let env = kept.chain([("PATH".into(), path)]).collect::<Vec<_>>();
         let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
-        anyhow::bail!("cannot execute {PROGRAM}: {error}; put it into the same directory as slurminit")
+        anyhow::bail!(
+            "cannot execute {PROGRAM}: {error}; install it as an executable file in the directory of slurminit"
+        )
     };
     match exec_init() {
         Ok(never) => match never {},
@@ -48,7 +51,7 @@ pub fn become_init(
     }
 }
 
-/// The PATH of PID 1 and of everything that it starts: the PATH of a derived image may not contain the directories of the daemons.
+/// The PATH of PID 1 and its child processes, with the daemons' directories added, which the PATH of a derived image might not contain.
 fn complete_path(path: Option<&OsStr>) -> OsString {
     let own: Vec<PathBuf> = path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
     let missing = std::env::split_paths(SEARCH_PATH).filter(|directory| !own.contains(directory));

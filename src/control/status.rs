@@ -18,7 +18,7 @@ pub fn of_running_slurminit(directory: &Path) -> Option<Status> {
 /// Reads the status file.
 ///
 /// # Errors
-/// The file is missing, or was not written by this version of slurminit.
+/// The file cannot be read, or cannot be parsed, because another version of slurminit wrote it or a write is in progress.
 pub fn read(directory: &Path) -> std::io::Result<Status> {
     Ok(serde_json::from_slice(&std::fs::read(directory.join(STATUS_FILE))?)?)
 }

@@ -1,4 +1,4 @@
-//! Waits for the next status without polling.
+//! Waits for the next status file, without polling if inotify is available.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -10,12 +10,12 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 /// How often the file is checked if no inotify watch is available (`fs.inotify.max_user_instances`).
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Reports when PID 1 has replaced the status file.
+/// Waits until PID 1 replaces the status file.
 #[derive(Debug)]
 pub struct StatusWatcher(Option<Inotify>);
 
 impl StatusWatcher {
-    /// Starts to watch the status file in this directory.
+    /// Starts to watch this directory, into which PID 1 renames each new status file.
     pub fn of(directory: &Path) -> Self {
         let watch = || {
             let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -25,7 +25,7 @@ impl StatusWatcher {
         Self(watch().ok())
     }
 
-    /// Waits up to `limit` for a new status file.
+    /// Waits up to `limit` for a new status file. May return earlier: a caller has to check the file itself.
     pub fn wait(&self, limit: Duration) {
         let limit = if self.0.is_some() { limit } else { limit.min(POLL_INTERVAL) };
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);

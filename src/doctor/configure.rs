@@ -1,8 +1,7 @@
 //! The host: whether Docker can pass this host's GPUs to a container, and the compose settings for that.
 //!
-//! [`situation`], [`choice`], [`passthrough`], [`assess`], [`gpu_file`], [`env_file`] and `text` are pure: they
-//! turn observations into verdicts, and verdicts into the text of files. [`look`] reads the
-//! host's files below a root directory and runs its programs; `files` writes compose.gpus.yaml and .env.
+//! [`look`] and `nvidia::look` read the host's files below a root directory and run its programs; [`files`] writes compose.gpus.yaml
+//! and .env. The other modules are pure: they turn observations into verdicts, and verdicts into the text of files.
 
 pub mod assess;
 pub mod choice;

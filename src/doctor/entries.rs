@@ -1,4 +1,4 @@
-//! The table of entries. Each file contains the entries under one heading.
+//! The table of entries. Each file except cuda.rs contains the entries under one heading.
 
 pub(super) mod cuda;
 mod given;

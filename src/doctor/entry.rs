@@ -1,4 +1,4 @@
-//! An entry of doctor's table, and its answer.
+//! An entry of doctor's table, and its check.
 
 use super::facts::{ContainerFacts, Facts, HostFacts, StartFacts};
 use model::inventory::{Kind, Observations};
@@ -12,9 +12,9 @@ pub struct Entry {
     pub symptoms: &'static [&'static str],
     /// What the check examines.
     pub examines: &'static str,
-    /// The usual cause. It is also shown for an observation that has no cause of its own.
+    /// The usual cause, which observations such as [`Observations::usual_fault`] show.
     pub cause: &'static str,
-    /// The usual fix, with the command. It is also shown for an observation that has no fix of its own.
+    /// The usual fix, with the command; shown with the usual cause.
     pub fix: &'static str,
     /// The check, and where it can run.
     pub check: Check,
@@ -33,6 +33,6 @@ pub enum Check {
     Findings(&'static [Kind], &'static str),
     /// Like `Findings`, with further checks.
     FindingsAnd(&'static [Kind], fn(&Facts, &ContainerFacts, Vec<Observations>) -> Observations),
-    /// In the container, and cheap enough to run at every start: the kind of its findings there.
+    /// In the container, and also at every start, because the check is cheap. At a start, its findings are of this kind.
     Start(Kind, fn(&StartFacts<'_>) -> Observations),
 }

@@ -27,7 +27,7 @@ pub struct Facts {
     pub root: RootOnly<RootFacts>,
     /// The environment variables that entries refer to.
     pub environment: Environment,
-    /// The observations that exist only on this side.
+    /// The observations that are possible only on the host, or only in the container.
     pub side: Side,
 }
 
@@ -37,7 +37,7 @@ impl Facts {
         &self.root.read().inventory
     }
 
-    /// The findings of the given kinds.
+    /// The findings of the given kinds, as observations.
     pub(super) fn findings_of(&self, kinds: &[Kind]) -> Vec<Observations> {
         let findings = self.root.read().findings.iter();
         findings.filter(|finding| kinds.contains(&finding.kind)).cloned().map(Observations::from).collect()
@@ -53,11 +53,11 @@ pub struct RootFacts {
     pub conditions: Observed<Vec<Condition>>,
     /// The error in slurminit.toml or a variable, if any.
     pub configuration: Observed<()>,
-    /// The findings of plan and detection, or the reason why there is no plan.
+    /// The findings of detection, and those of the plan or of its refusal.
     pub findings: Vec<Finding>,
     /// Installed files that differ from what a start would write now.
     pub stale_files: Observed<Vec<String>>,
-    /// The hosts whose munge credentials slurmctld or slurmd has rejected recently.
+    /// The hosts whose munge credentials slurmctld or slurmd has rejected in the last 5 minutes.
     pub rejected_peers: Observed<BTreeSet<String>>,
 }
 
@@ -83,10 +83,9 @@ pub struct Environment {
     pub require_cuda: Option<String>,
     /// Which of `NVIDIA_MIG_CONFIG_DEVICES` and `NVIDIA_MIG_MONITOR_DEVICES` are set.
     pub mig_variables: Vec<&'static str>,
-    /// The first set variable of a GPU-sharing scheme.
+    /// The name of the first variable of a GPU-sharing scheme that is set.
     pub gpu_share: Option<&'static str>,
-    /// The name of the first of `http_proxy` and its variants that is set. The value is left out, because it can hold a
-    /// password.
+    /// The name of the first of `http_proxy` and its variants that is set. The value is omitted, because it can contain a password.
     pub proxy: Option<&'static str>,
     /// `no_proxy` or `NO_PROXY`.
     pub no_proxy: Option<String>,
@@ -105,9 +104,9 @@ pub struct HostFacts {
     pub trials: Trials,
     /// The requested image; `None` if it does not exist.
     pub image: Observed<Option<ImageFacts>>,
-    /// The running containers of slurminit's image.
+    /// The running containers of slurminit's images.
     pub containers: Observed<Vec<RunningContainer>>,
-    /// Kubernetes; `None` if there is no cluster.
+    /// Kubernetes; `None` without kubectl or a configured cluster.
     pub kubernetes: Observed<Option<Kubernetes>>,
     /// Whether the clock is synchronized (NTP).
     pub clock: Observed<bool>,
@@ -122,27 +121,27 @@ pub struct ImageFacts {
     pub gpu_type: Option<String>,
 }
 
-/// Whether and how slurmctld answers.
+/// Whether slurmctld responds, and whether authentication succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// slurmctld responds.
+    /// slurmctld responds, and authentication succeeds.
     Responds,
-    /// slurmctld rejects the credentials of this container.
+    /// slurmctld rejects the credentials of this container, or this container rejects slurmctld's.
     Rejects,
     /// slurmctld does not respond.
     Silent,
 }
 
-/// A running container of slurminit's image.
+/// A running container of one of slurminit's images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningContainer {
     /// The container's name.
     pub name: String,
-    /// Whether it was started with a GPU: by a device request, a device file or NVIDIA's runtime.
+    /// Whether the container was created with a GPU: by a device request, a device file or NVIDIA's runtime.
     pub has_gpu: bool,
 }
 
-/// What Kubernetes reports about GPUs.
+/// The nodes and device plugins of the Kubernetes cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
     /// The nodes of the cluster.
@@ -158,20 +157,20 @@ pub struct KubernetesNode {
     pub name: String,
     /// Whether a label marks the node as having GPUs.
     pub has_gpu_label: bool,
-    /// The number of GPUs that pods can request.
+    /// The number of GPUs and MIG instances that pods can request.
     pub gpus: u64,
 }
 
 /// Observations made only in the container.
 #[derive(Debug)]
 pub struct ContainerFacts {
-    /// The status of PID 1, or why it is missing.
+    /// The status of the running cluster, or why it is unknown.
     pub status: Observed<Snapshot>,
-    /// What Slurm's commands report.
+    /// The output of Slurm's commands.
     pub slurm: SlurmFacts,
     /// The result of encoding and decoding a credential.
     pub munge: Observed<Credential>,
-    /// The result of decoding a credential from another machine.
+    /// The result of decoding a credential from another machine; `None` if no credential was passed.
     pub foreign_credential: Option<Observed<Credential>>,
     /// The age in seconds, by slurmd's clock, at which slurmd rejects the credential of a step.
     pub step_credential_lifetime: i64,
@@ -183,22 +182,22 @@ pub struct ContainerFacts {
     pub namespaces: Observed<()>,
     /// Whether jobs in container images can run with PRoot.
     pub proot: Observed<()>,
-    /// Why users other than root can run processes here; `None` if they cannot.
+    /// Why users other than root can run processes in this container; `None` if they cannot.
     pub ordinary_user: Option<String>,
     /// The number of connections to sshd by address; `None` without sshd.
     pub ssh_clients: Option<BTreeMap<IpAddr, usize>>,
-    /// The cheap observations of disk and kernel.
+    /// The observations that each start also makes.
     pub cheap: CheapFacts,
 }
 
-/// The input of the checks at a container's start.
+/// The input of the checks that each start also runs.
 #[derive(Debug)]
 pub struct StartFacts<'a> {
     /// The result of detection. A start always runs as root, but any user can run `slurminit doctor`.
     pub inventory: RootOnly<&'a Inventory>,
     /// The environment variables.
     pub environment: &'a Environment,
-    /// The cheap observations of disk and kernel.
+    /// The observations that each start also makes.
     pub cheap: &'a CheapFacts,
 }
 
@@ -207,17 +206,17 @@ pub struct StartFacts<'a> {
 pub struct CheapFacts {
     /// The munge key, if there is one.
     pub key: Observed<Option<KeyFacts>>,
-    /// The name of this cluster.
+    /// The name of this cluster; empty without a plan.
     pub cluster: String,
     /// The name of the cluster whose jobs are in the state directory; `None` if no jobs are saved.
     pub saved_cluster: Observed<Option<String>>,
-    /// The controller's state directory.
+    /// The state directory (`[paths] state`).
     pub state: String,
     /// The file system of the state directory.
     pub state_disk: Observed<Disk>,
     /// The daemons' ports, with the process that listens on each.
     pub ports: Vec<Port>,
-    /// CUDA in this container.
+    /// CUDA in this container; searched only if there is a driver.
     pub cuda: CudaFacts,
     /// The OOM kills in this container.
     pub memory_kills: Observed<MemoryKills>,
@@ -240,12 +239,12 @@ pub struct MemoryKills {
     pub job_kills: Vec<OomKill>,
 }
 
-/// Container settings besides GPUs; `None` if unknown.
+/// Container settings besides GPUs. A size or a limit is `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSettings {
     /// Whether InfiniBand devices exist in the container.
     pub has_infiniband: bool,
-    /// The size of /dev/shm.
+    /// The size of /dev/shm, in MiB.
     pub shared_memory_mib: Option<u64>,
     /// The limit on locked memory per process.
     pub locked_memory: Option<Limit>,
@@ -306,16 +305,16 @@ pub enum PortOwner {
     Free,
     /// A process of this container, by name.
     Process(String),
-    /// A process outside of this PID namespace: on the host, or in another container of the same network.
+    /// Any other process: on the host, in another container of the same network, or with descriptors that cannot be read.
     External,
 }
 
 /// CUDA in this container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CudaFacts {
-    /// The driver's CUDA library, `libcuda.so.1`.
+    /// The path of the driver's CUDA library, `libcuda.so.1`; `None` if it is missing.
     pub driver_library: Option<String>,
-    /// The version of the CUDA toolkit or its libraries, such as `12.4`.
+    /// The version of the CUDA toolkit, `12.4.1`, or only the major version of its runtime library, `12`.
     pub toolkit: Option<String>,
     /// Whether `nvidia-smi` exists.
     pub has_smi: bool,
@@ -324,16 +323,16 @@ pub struct CudaFacts {
 /// The maximum number of pending jobs that are explained.
 pub const MAX_EXPLAINED: usize = 5;
 
-/// What Slurm's commands report.
+/// The output of Slurm's commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmFacts {
     /// Whether the controller responds.
     pub controller: Observed<Controller>,
     /// The node of this container.
     pub node: Observed<NodeFacts>,
-    /// Running jobs with GPUs.
+    /// Running jobs with GPUs on this node; if the node is unknown, all running jobs with GPUs.
     pub gpu_jobs: Observed<Vec<QueuedJob>>,
-    /// Pending jobs; the first [`MAX_EXPLAINED`] with what they wait for.
+    /// Pending jobs; the first [`MAX_EXPLAINED`] with the reason why they wait.
     pub waiting_jobs: Observed<Vec<QueuedJob>>,
     /// Jobs that were requeued or cancelled because their slurmstepd died, with their states.
     pub lost_jobs: Observed<Vec<(String, String)>>,
@@ -362,16 +361,16 @@ pub struct NodeFacts {
     pub report: NodeReport,
     /// The node's GRES, `gpu:nvidia:2`; may be empty.
     pub gres: String,
-    /// File, line number and text of the node in slurm.conf, if slurmctld refuses the node's registration.
+    /// File, line number and text of the node's line in slurm.conf, if slurmctld refuses the node's registration.
     pub refused_line: Option<String>,
 }
 
-/// What `unmunge` reports about a credential.
+/// A credential, as `unmunge` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     /// The status: `Success`, `Expired credential`, `Invalid credential`.
     pub status: String,
-    /// When it was encoded, in seconds since 1970 on the encoding machine's clock.
+    /// The time of encoding by the encoding machine's clock, in seconds since 1970.
     pub encoded: Option<i64>,
     /// The time of decoding by this machine's clock, in seconds since 1970.
     pub decoded: Option<i64>,

@@ -1,8 +1,8 @@
 //! An answer for each symptom: what was examined, the observation, its verdict, cause and fix.
 //!
 //! [`facts`], [`entry`] and the entries are pure: they turn observations into answers. [`look`] collects the
-//! observations. All entries form one table: `slurminit doctor` runs the whole table, each start runs the cheap part,
-//! and docs/reference/doctor.md is generated from the table.
+//! observations. All entries form one table: `slurminit doctor` runs the checks that are possible where it runs, each
+//! start runs the cheap ones, and docs/reference/doctor.md is generated from the table.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ pub struct Part {
 /// An entry and the result of its check.
 #[derive(Debug)]
 pub struct ExaminedEntry {
-    /// The heading of the entry.
+    /// The heading of the group that contains the entry.
     pub part: &'static str,
     /// The entry.
     pub entry: &'static Entry,
@@ -44,11 +44,11 @@ pub struct ExaminedEntry {
     pub observations: Observations,
 }
 
-/// The fix of a fault for a user who is not root.
+/// The fix that a user who is not root sees for a warning or a fault.
 const ASK_ADMINISTRATOR: &str = "ask an administrator: `slurminit doctor` as root shows the fix";
 
-/// Runs every check that is possible on this side. A user who is not root gets no answer based on facts that only root
-/// can observe, and no fix that only root can do.
+/// Runs every check that is possible on this side of the container boundary. For a user who is not root, replaces results
+/// that depend on facts that only root can observe, and the fixes of warnings and faults.
 pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
     let place = Place::of(facts);
     let examined = |part: &'static Part, entry: &'static Entry| {

@@ -1,5 +1,5 @@
 //! Makes the observations: reads files below a root, and runs programs through `Ask`, which has a deadline.
-//! Changes nothing.
+//! Makes no lasting changes.
 
 mod cheap;
 mod container;
@@ -37,7 +37,7 @@ pub struct Scope {
     pub deadline: Duration,
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// The file with a credential of another machine.
+    /// The file with a credential of another machine; `-` is standard input.
     pub credential: Option<PathBuf>,
     /// The image for the GPU trial.
     pub image: String,
@@ -52,7 +52,7 @@ impl Scope {
     }
 }
 
-/// Observes the container, or otherwise the host.
+/// Observes the container if `is_container`, otherwise the host.
 pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     let mut options = probe::Options::from_environment(scope.root.clone(), scope.deadline);
     // In a container, the environment contains the container's GPU request. A host has none.
@@ -74,7 +74,7 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     };
     let StartPreview { configuration, findings, stale_files, .. } = preview;
     let rejected_peers = if is_container { slurm::recently_rejected_peers(&scope.ask()) } else { Ok(BTreeSet::new()) };
-    // Excluded GPUs do not belong to the cluster.
+    // GPUs that the configuration excludes do not belong to the cluster.
     let inventory = plan::select(&config, &inventory, &mut Vec::new());
     let root = RootFacts { inventory, conditions, configuration, findings, stale_files, rejected_peers };
     let is_root = !is_container || is_owner(&scope.root);

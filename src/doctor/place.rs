@@ -3,42 +3,67 @@
 
 use crate::facts::{Facts, Side};
 
-/// Where the reader is, if not on the host.
+/// Where the reader runs commands, if not on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A container that an engine on the host runs, where `docker` does not exist.
+    /// A container of an engine on the host. `docker` does not exist in the container.
     Container,
     /// A pod of Kubernetes.
     Pod,
 }
 
-/// Docker's commands and options, and the equivalents for a pod. A command comes before its own prefixes.
-const IN_POD: [(&str, &str); 18] = [
+/// Docker's commands and options, and the equivalents for a pod. If one command begins with another, the longer one comes first.
+const IN_POD: &[(&str, &str)] = &[
+    ("`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: ", ""),
+    ("`slurminit configure && docker compose up -d --force-recreate`, or ", ""),
+    (
+        "slurminit configure --gpus all && docker compose up -d --force-recreate",
+        "request all GPUs in the limits of the pod",
+    ),
     ("docker compose up -d --force-recreate", "kubectl delete pod POD"),
     (
         "docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d",
-        "push the rebuilt image and kubectl delete pod POD",
+        "push an image built with GPU_TYPE=nvidia, then kubectl delete pod POD",
     ),
-    ("docker compose build && docker compose up -d", "push the rebuilt image and kubectl delete pod POD"),
+    ("docker compose build && docker compose up -d", "rebuild and push the image, then kubectl delete pod POD"),
     ("docker compose up --force-recreate", "kubectl delete pod POD"),
     ("docker compose restart slurm", "kubectl delete pod POD"),
     ("docker logs", "kubectl logs POD"),
     ("docker restart", "kubectl delete pod POD"),
-    ("docker build --pull --no-cache", "rebuild the image with --pull --no-cache and push it"),
-    ("docker system df", "kubectl describe pvc"),
+    ("docker build --pull --no-cache ...", "rebuild the image with --pull --no-cache and push it"),
+    ("docker system df", "kubectl exec POD -- du -h -d 1 DIRECTORY"),
+    ("`docker run --memory` (compose: `deploy.resources.limits.memory`)", "`resources.limits.memory` of the pod"),
+    ("`docker run --memory` or `--pids-limit`", "`resources.limits.memory` of the pod or the kubelet's `podPidsLimit`"),
     ("docker run --memory", "resources.limits.memory of the pod"),
-    ("docker run --cpus", "resources.limits.cpu of the pod"),
-    ("docker run --shm-size=1g ...", "an emptyDir with medium Memory at /dev/shm of the pod"),
-    ("docker run --ulimit memlock=-1 ...", "LimitMEMLOCK=infinity of containerd on the node"),
-    ("docker run --ulimit stack=67108864 ...", "LimitSTACK=67108864 of containerd on the node"),
+    ("`docker run --cpus`, `--cpuset-cpus` or `--memory`", "`resources.limits` of the pod"),
+    ("docker run --cpus or --cpuset-cpus, limits.cpu of a pod", "resources.limits.cpu of the pod"),
+    ("`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: ", ""),
+    (
+        "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
+        "`LimitMEMLOCK=infinity` of containerd on the node",
+    ),
+    (
+        "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`",
+        "`LimitSTACK=67108864` of containerd on the node",
+    ),
     ("docker run --add-host NAME:ADDRESS", "hostAliases of the pod"),
     ("docker run --security-opt seccomp=docker/seccomp-userns.json ...", "securityContext.seccompProfile of the pod"),
+    (
+        "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+        "limits: {nvidia.com/gpu: 1} and NVIDIA_DRIVER_CAPABILITIES=compute,utility in the pod",
+    ),
+    (
+        "docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility in the environment of the pod",
+    ),
+    ("docker run --gpus all", "limits: {nvidia.com/gpu: 1} in the pod"),
     ("docker run --device /dev/kfd --device /dev/dri ...", "limits: {amd.com/gpu: 1} in the pod"),
-    ("docker run ", "kubectl: the pod with "),
+    ("docker run --device /dev/kfd --device /dev/dri", "limits: {amd.com/gpu: 1} in the pod"),
+    ("docker run ", "a pod with the equivalent of "),
 ];
 
 impl Place {
-    /// Where the reader is; `None` on the host.
+    /// Where the reader runs commands; `None` for the host.
     pub(super) fn of(facts: &Facts) -> Option<Self> {
         match facts.side {
             Side::Host(_) => None,
@@ -47,7 +72,7 @@ impl Place {
         }
     }
 
-    /// Replaces the commands of a fix with the equivalents that exist in this place.
+    /// Adapts a fix to this place: for a pod, replaces Docker's commands; for a container, notes that `docker` exists only on the host.
     pub(super) fn fix(self, fix: &str) -> String {
         match self {
             Self::Pod => IN_POD.iter().fold(fix.to_owned(), |text, (docker, pod)| text.replace(docker, pod)),

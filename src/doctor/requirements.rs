@@ -16,7 +16,7 @@ use model::inventory::{Access, Condition, Gpu, Inventory, MigInstance};
 pub struct RequirementFacts<'a> {
     /// The result of detection, with the condition of the GPUs.
     pub inventory: &'a Inventory,
-    /// The variables of the environment.
+    /// The environment variables that doctor's entries refer to.
     pub environment: &'a Environment,
     /// CUDA in this container.
     pub cuda: &'a CudaFacts,
@@ -27,7 +27,7 @@ pub struct RequirementFacts<'a> {
 /// A requirement and the observation about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Requirement {
-    /// The name; that of doctor's entry, if there is one.
+    /// The name: the ID of doctor's entry for this requirement, if there is one.
     pub name: &'static str,
     /// The verdict, with its cause and fix.
     #[serde(flatten)]
@@ -60,7 +60,7 @@ pub fn requirements(facts: &RequirementFacts<'_>) -> Vec<Requirement> {
     all.map(|(name, observation)| Requirement { name, observation }).collect()
 }
 
-/// Compares the driver with the container's CUDA; if the container has none, with CUDA releases in general.
+/// Compares the driver with the container's CUDA. Without CUDA in the container, reports the CUDA releases that the driver supports.
 fn driver(facts: &RequirementFacts<'_>) -> Option<Observations> {
     let driver = facts.inventory.cuda_driver()?;
     let image_cuda = facts.environment.cuda_version.as_deref().or(facts.cuda.toolkit.as_deref());
@@ -75,11 +75,11 @@ fn below_minimum(description: String, key: &str, minimum: &str) -> Observations 
     Observations::fail(
         description,
         format!("below the minimum of slurminit.toml: [gpu] {key} = {minimum}"),
-        format!("give the container other GPUs (slurminit configure --gpus LIST on the host), or lower {key}"),
+        format!("pass other GPUs to the container (slurminit configure --gpus LIST on the host), or lower `{key}`"),
     )
 }
 
-/// Compares the GPU's compute capability with the minimum. AMD's names of instruction sets have no order, so they are
+/// Compares the GPU's compute capability with the minimum. AMD's names for instruction sets have no order, so they are
 /// not compared.
 fn compute(gpu: &Gpu, minimum: ComputeCapability) -> Option<Observations> {
     let capability: ComputeCapability = gpu.compute.as_deref()?.parse().ok()?;
@@ -91,7 +91,7 @@ fn compute(gpu: &Gpu, minimum: ComputeCapability) -> Option<Observations> {
     })
 }
 
-/// Compares the memory with the minimum: that of each MIG instance in MIG mode, otherwise that of the GPU.
+/// Compares the memory with the minimum: that of each usable MIG instance in MIG mode, otherwise that of the GPU.
 fn memory(gpu: &Gpu, minimum: u64) -> Vec<Observations> {
     let whole_gpu = || gpu.memory_mib.map(|memory_mib| (name(gpu), memory_mib)).into_iter().collect::<Vec<_>>();
     let devices: Vec<(String, u64)> = gpu.mig.as_ref().map_or_else(whole_gpu, |instances| {
@@ -101,7 +101,7 @@ fn memory(gpu: &Gpu, minimum: u64) -> Vec<Observations> {
         (0_u32..).zip(usable).filter_map(with_memory).map(with_name).collect()
     });
     let check = |(name, memory_mib): (String, u64)| {
-        let description = format!("{name} has {memory_mib} MiB of memory (minimum {minimum})");
+        let description = format!("{name} has {memory_mib} MiB of memory (minimum {minimum} MiB)");
         if memory_mib >= minimum {
             Observations::ok(description)
         } else {
@@ -117,16 +117,16 @@ fn ecc(condition: &Condition) -> Option<Observations> {
         (true, Some(0)) => Observations::ok(format!("GPU {index}: ECC on, no uncorrectable errors")),
         (true, None) => Observations::ok(format!("GPU {index}: ECC on")),
         (true, Some(errors)) => Observations::warn(
-            format!("GPU {index}: {errors} uncorrectable memory errors since the driver was loaded"),
-            "failing memory; each such error kills the program",
+            format!("GPU {index}: uncorrectable memory errors since the driver was loaded: {errors}"),
+            "the GPU's memory is failing; each such error kills the program that uses the memory",
             format!(
-                "nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo nvidia-smi -i {index} -r, or a reboot, retires the bad rows"
+                "see nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; to retire the bad rows, run sudo nvidia-smi -i UUID -r on the host, or reboot (UUID: see nvidia-smi -L)"
             ),
         ),
         (false, _) => Observations::hint(
             format!("ECC is off for GPU {index}"),
             "ECC was turned off, or is off by default: flipped bits are not detected",
-            format!("sudo nvidia-smi -i {index} -e 1 on the host, then a reboot"),
+            "run sudo nvidia-smi -i UUID -e 1 on the host, then reboot (UUID: see nvidia-smi -L)",
         ),
     })
 }

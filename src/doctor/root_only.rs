@@ -1,8 +1,8 @@
 //! Facts that only root can observe.
 //!
 //! Another user may be denied the GPUs, the configuration and Slurm's files, so what that user's process observes is
-//! not the state of the cluster. Each read of these facts is recorded, and any other user gets no answer from a check
-//! that has read them. So no entry has to distinguish users.
+//! not the state of the cluster. Each read of these facts is recorded, and the result of a check that has read them is
+//! reported only to root. So no entry has to distinguish users.
 
 use std::cell::Cell;
 use std::io;
@@ -50,8 +50,19 @@ impl<T> RootOnly<T> {
         RootOnly { fact: part(&self.fact), is_read: Rc::clone(&self.is_read) }
     }
 
-    /// Whether the fact was read since the last call.
+    /// Whether the fact has been read since the last call.
     pub(super) fn take_read(&self) -> bool {
         self.is_read.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_root_needs_root_and_others_name_their_fault() {
+        assert_eq!(unreadable(&io::ErrorKind::PermissionDenied.into()), "not checked: needs root");
+        assert_eq!(unreadable(&io::Error::other("the disk failed")), "the disk failed");
     }
 }

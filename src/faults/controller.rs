@@ -1,9 +1,10 @@
 //! Decides how to handle GPU faults: what to report, when to drain the node, and when to resume it with fewer or more GPUs.
 //!
-//! The inputs are times and samples, the outputs are [`Action`]s.
+//! The inputs are times, samples, the driver's events and Slurm's answers; the outputs are [`Action`]s.
 //!
-//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a faulty GPU is drained until
-//! its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
+//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with
+//! a faulty GPU is drained until its GPU jobs, or all jobs, have ended; then it is resumed without that GPU. With
+//! [`Recount::Never`] the node remains drained until the fault is cleared or the container is restarted.
 
 mod absent;
 mod gpu;
@@ -30,10 +31,10 @@ pub use node::{DrainOutcome, SlurmNodeState};
 
 /// The interval between two queries for the jobs on busy GPUs, in ms.
 const USAGE_QUERY_INTERVAL: u64 = 30_000;
-/// The maximum number of faults in the report.
+/// The maximum number of recent faults in the report.
 const MAX_RECENT: usize = 50;
 
-/// The current time, on both clocks.
+/// The current time, on the monotonic clock and on the system clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clock {
     /// Monotonic time in milliseconds.
@@ -58,7 +59,7 @@ pub enum Recount {
 pub enum Action {
     /// Log a message.
     Log(Level, Message),
-    /// Drain the node, unless an administrator did. Answered by [`HealthController::on_drain_outcome`].
+    /// Drain the node, unless it is already drained, down or failed for another reason. Answered by [`HealthController::on_drain_outcome`].
     Drain {
         /// The reason, which Slurm shows with the node.
         reason: String,
@@ -90,13 +91,13 @@ pub struct LeftOutGpu {
 pub struct HealthController {
     policies: Faults,
     gpus: BTreeMap<Key, Gpu>,
-    /// The GPUs of the current sampling round.
+    /// The GPUs of each vendor's last sampling round.
     listed: BTreeSet<Key>,
     /// The GPUs and MIG instances for jobs, in Slurm's order.
     offered: Vec<Identity>,
-    /// The GPUs that the last reload excluded.
+    /// The GPUs that the last start or reload excluded because of a fault or a release.
     applied: BTreeSet<Key>,
-    /// The GPUs that the last start or reload did not wait for.
+    /// The awaited GPUs: the driver had not initialized them at the last start or reload.
     awaited: Vec<Identity>,
     /// The GPUs that an administrator has released.
     released: BTreeSet<Key>,
@@ -106,14 +107,14 @@ pub struct HealthController {
     closed: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
-    /// When slurmctld will certainly have saved the resume, in ms; `None` if that is confirmed.
+    /// When to check that slurmctld kept the resume, in ms; `None` if no check is pending.
     resume_check_due: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     without_jobs: Vec<WithoutJobs>,
-    /// Whether a query for these jobs is still pending.
+    /// Whether an [`Action::QueryJobs`] has not been answered yet.
     has_pending_query: bool,
-    /// Whether a drain has not been answered yet.
+    /// Whether an [`Action::Drain`] has not been answered yet.
     has_pending_drain: bool,
     has_failed_to_drain: bool,
     last_logged: BTreeMap<(Key, FaultKind), u64>,
@@ -125,8 +126,8 @@ pub struct HealthController {
 }
 
 impl HealthController {
-    /// The state at the start of the agent. `former` is the report of a crashed agent, and `applied` are the GPUs that the
-    /// configuration already excludes.
+    /// The state at the start of the agent. `former` is the report of the previous agent, and `applied` are the GPUs
+    /// that the configuration already excludes because of a fault or a release.
     pub fn new(
         policies: Faults,
         interval_ms: u64,
@@ -192,7 +193,7 @@ impl HealthController {
             let known = self.gpus.entry(key.clone()).or_insert_with(|| Gpu::new(identity.clone(), now));
             known.identity = identity;
             known.offered = indices(&known.identity, &self.offered);
-            // An unresponsive GPU is not queried each time.
+            // A GPU may be listed without a sample: a closed or unresponsive GPU is not queried in each round.
             self.listed.insert(key);
         }
     }
@@ -200,7 +201,7 @@ impl HealthController {
     /// Applies the sample of a GPU.
     pub fn add_sample(&mut self, now: Clock, key: &Key, sample: GpuSample) {
         self.apply_sample(now, key, sample, None);
-        // A fault that remains still excludes the GPU from jobs.
+        // The GPU has been checked. A fault that remains still excludes it from jobs.
         self.returning.remove(key);
     }
 
@@ -256,14 +257,14 @@ impl HealthController {
         self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Applies an error that the driver reported. An error that names no GPU is attributed to the only GPU, if there is just one.
+    /// Applies an error (XID) that the driver reported. An error that names no GPU is attributed to the only GPU, if there is just one.
     pub fn add_event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {
             let fault = FaultKind::Xid(xid).describe().0;
             return self.warn(message!(
                 "gpu-fault-unidentified",
-                "the driver reports {fault} of an unidentified GPU",
+                "the driver reports an error without naming the GPU: {fault}. Fix: find the GPU's PCI address on the host (dmesg | grep -i xid)",
                 fault
             ));
         };
@@ -279,7 +280,7 @@ impl HealthController {
         self.log_due(now);
         self.decide(now);
         let actions = std::mem::take(&mut self.actions);
-        // Drains first, so that no query waits before one.
+        // Drains and resumes come first, so that they do not wait for a query.
         let (mut first, rest): (Vec<Action>, Vec<Action>) =
             actions.into_iter().partition(|action| matches!(action, Action::Drain { .. } | Action::Resume));
         first.extend(rest);
@@ -288,13 +289,13 @@ impl HealthController {
 
     /// The time of the next action, in ms.
     pub fn next_deadline(&self) -> Option<u64> {
-        // Both deadlines lead to a query, so they do not apply while one is pending.
+        // Both deadlines cause a query, so they do not apply while a query is pending.
         let checks = self.stage.next_deadline().into_iter().chain(self.next_resume_check());
         let checks = checks.filter(|_| !self.has_pending_query);
         checks.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_deadline)).min()
     }
 
-    /// The report of this process.
+    /// The report; `process` is the process that writes it.
     pub fn report(&self, process: ProcessId) -> Report {
         let report = |(key, gpu): (&Key, &Gpu)| {
             let release = self.release_of(key);

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::sample::Identity;
 use super::xid::{self, LINK, REBOOT};
 
-/// Declares [`FaultKind`] and [`Faults`] from a table. A row contains the kind, its key in `[faults]`, its name in the configuration, in logs and in
-/// metrics, its default policy, its description and its fix.
+/// Declares [`FaultKind`] and [`Faults`] from a table. A row contains the kind, its field in [`Faults`], its name in logs and metrics, its default
+/// policy, its description and its fix.
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $fix:expr;)*) => {
         /// A kind of fault.
@@ -19,7 +19,7 @@ macro_rules! fault_kinds {
         pub enum FaultKind {
             /// An error that NVIDIA's driver reported, with its number.
             Xid(u32),
-            /// The driver requests a reset of the GPU or a reboot of the host; the number is the driver's recovery action.
+            /// The driver requests a recovery action, such as a reset of the GPU; the number identifies the action.
             RecoveryAction(u32),
             $($(#[$doc])* $kind,)*
         }
@@ -35,7 +35,7 @@ macro_rules! fault_kinds {
         }
 
         impl FaultKind {
-            /// The description and the fix of the fault.
+            /// The description of the fault, and its fix.
             pub fn describe(self) -> (String, Fix) {
                 match self {
                     Self::Xid(number) => {
@@ -80,14 +80,14 @@ macro_rules! fault_kinds {
 }
 
 fault_kinds! {
-    /// The GPU fell off the bus, or the driver no longer lists it.
-    Lost, lost, "lost", Drain, "the GPU is lost: it fell off the bus, or needs a reset", REBOOT;
-    /// The driver timed out.
-    Silent, silent, "silent", Drain, "the driver does not respond for this GPU: it hangs, or is being reset", Fix::Reset;
+    /// The GPU fell off the bus, needs a reset or is no longer listed by the driver, or NVML failed.
+    Lost, lost, "lost", Drain, "the GPU is lost: it probably fell off the bus, or needs a reset", REBOOT;
+    /// The driver timed out, or the process that queries it failed.
+    Silent, silent, "silent", Drain, "the driver does not respond for this GPU, which probably hangs or is being reset", Fix::Reset;
     /// The container's device rules were rewritten: no new process can open the GPU ("Unknown Error").
     DeviceDenied, device_denied, "device-denied", Drain,
-        "the container can no longer open the device file: the host rewrote its device rules (NVML: \"Unknown Error\")",
-        Fix::Text("re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`");
+        "the container can no longer open the device file: the host rewrote the container's device rules (NVML: \"Unknown Error\")",
+        Fix::Text("re-create the container (docker compose up -d --force-recreate); a restart is not enough");
     /// Row remapping failed: no spare row of memory is left.
     RowRemapFailed, row_remap_failed, "row-remap-failed", Drain,
         "no spare memory row left (row remapping failed)", Fix::Text("replace the card");
@@ -107,7 +107,7 @@ fault_kinds! {
         Fix::Text("nothing to do on the node: check the job's output, and the host's amdgpu messages (dmesg | grep -i amdgpu)");
     /// A reset started but did not end in time.
     ResetUnfinished, reset_unfinished, "reset-unfinished", Drain, "the driver started a reset that did not finish",
-        Fix::Text("check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host");
+        Fix::Text("see the amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU on the host (amd-smi reset -G -g GPU); if that fails, reboot the host");
 }
 
 /// Parses XIDs from TOML's text keys.
@@ -120,30 +120,30 @@ fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::
     texts.into_iter().map(number).collect()
 }
 
-/// The fix of a fault.
+/// The fix for a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix {
     /// This text, for every GPU.
     Text(&'static str),
     /// A reset of the GPU.
     Reset,
-    /// The diagnostics of the hardware.
+    /// Diagnostics of the hardware; if a test fails, replacement of the card.
     Diagnostics,
-    /// The end of the process that uses the GPU without a job.
+    /// Ending the process that uses the GPU without a job.
     EndProcess,
 }
 
 impl Fix {
-    /// The fix of this GPU, with the tools of its vendor.
+    /// The fix for this GPU as text, with the tools of the GPU's vendor.
     pub fn text(self, gpu: &Identity) -> String {
         let (index, tools) = (gpu.index, &gpu.vendor.traits().fix);
         match self {
             Self::Text(text) => text.to_owned(),
             Self::Reset => format!(
-                "`slurminit gpu release {index}`, {} on the host, `slurminit gpu return {index}`; or reboot",
+                "run `slurminit gpu release {index}`, {} on the host, then `slurminit gpu return {index}`; or reboot the host",
                 gpu.reset_command()
             ),
-            Self::Diagnostics => format!("run {}; if they fail, replace the card", tools.diagnostics),
+            Self::Diagnostics => format!("run {}; if a test fails, replace the card", tools.diagnostics),
             Self::EndProcess => format!(
                 "end the process (`slurminit doctor` or {} on the host shows it), or run it as a Slurm job",
                 tools.processes
@@ -165,7 +165,7 @@ fn recovery(action: u32) -> (String, Fix) {
         ),
         6 => ("needs a bus reset", REBOOT),
         7 => ("needs a reboot of the system", REBOOT),
-        _ => ("requires an action that slurminit does not know", Fix::Reset),
+        _ => ("requires an action that slurminit does not recognize", Fix::Reset),
     };
     (format!("the driver reports that the GPU {what} (recovery action {action})"), fix)
 }
@@ -174,9 +174,9 @@ fn recovery(action: u32) -> (String, Fix) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// No action.
+    /// No action; only the counts in the metrics include the fault.
     Ignore,
-    /// The fault is counted in the metrics.
+    /// The fault is counted in the metrics, and the report shows it while it lasts.
     Count,
     /// The fault is also logged.
     Warn,
@@ -200,7 +200,7 @@ mod tests {
             (4, "drained and reset"),
             (5, "IMEX"),
             (6, "bus reset"),
-            (8, "not know"),
+            (8, "not recognize"),
         ] {
             assert!(FaultKind::RecoveryAction(action).describe().0.contains(expected), "{action}");
         }

@@ -1,4 +1,4 @@
-//! The health of GPUs while they run: their faults, what each fault means for the node, and the report.
+//! The health of GPUs: their faults, the consequences of each fault for the node, and the report.
 //!
 //! `watch::agent` samples the GPUs and executes the decisions made here.
 

@@ -1,4 +1,4 @@
-//! The report on the GPUs: `gpus.json` in the run directory, which `slurminit agent` replaces after each sample.
+//! The report on the GPUs: `gpus.json` in the run directory, which `slurminit agent` replaces whenever its contents change.
 //!
 //! Everyone may read it; only root writes it. Times are seconds since 1970.
 
@@ -19,27 +19,27 @@ pub const FILE: &str = "gpus.json";
 /// The contents of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The process that writes the report. If the process is gone, the report is out of date.
+    /// The process that writes the report. If the process has exited, the report is outdated.
     #[serde(flatten)]
     pub process: ProcessId,
     /// The time of the last sample; 0 before the first.
     pub at: u64,
     /// The sampling interval in ms.
     pub interval_ms: u64,
-    /// Every GPU that this container has or had since its start, in the driver's order.
+    /// Every GPU that this container has, or has had since its start, in the driver's order.
     pub gpus: Vec<GpuReport>,
     /// The most recent faults, the latest one last.
     pub recent: Vec<ReportedFault>,
-    /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
+    /// How GPUs affect the node's state: `drained because of GPU 3, until all GPU jobs on the node have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The stage of the agent's work on the node, in a form for programs.
+    /// The stage of the agent's work on the node, for programs that read the report.
     #[serde(default)]
     pub node_stage: NodeStage,
     /// The GPU use of each user's jobs, as far as slurmctld has confirmed it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<String, UserUse>,
-    /// The jobs with GPUs of this node, and those of the last day; empty if Slurm's PrivateData hides jobs.
+    /// The jobs that have GPUs of this node, and the most recent ones that had some in the last day; empty if Slurm's PrivateData hides jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub job_uses: Vec<JobUse>,
 }
@@ -48,7 +48,7 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeStage {
-    /// No work is pending: GPUs with faults are excluded.
+    /// No work is pending: all faulty GPUs are already excluded.
     #[default]
     Open,
     /// A recovered GPU waits until it can be offered again.
@@ -62,14 +62,14 @@ pub enum NodeStage {
 /// The report about one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuReport {
-    /// The GPU's index, UUID, address and model.
+    /// The identity of the GPU.
     #[serde(flatten)]
     pub identity: Identity,
     /// Slurm's indices of the GPU, from 0: empty if it is unavailable to jobs, several for MIG instances.
     pub offered: Vec<usize>,
     /// The jobs on the GPU or a part of it.
     pub jobs: Vec<OwnedJob>,
-    /// When the GPU last changed between free and in use by jobs.
+    /// When the GPU last changed between free and in use by jobs; before the first change, when it was first listed (0 if unknown).
     pub since: u64,
     /// The condition in the last sample.
     pub condition: Condition,
@@ -83,27 +83,29 @@ pub struct GpuReport {
     /// The count and last time of each fault since the start of the container.
     #[serde(with = "counts")]
     pub counts: BTreeMap<FaultKind, Count>,
-    /// Whether the GPU is excluded from jobs because of its faults.
+    /// Whether the GPU's uncorrectable errors occurred before its last reset or repair, so that they are no fault.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_repaired: bool,
+    /// Whether the configuration excludes the GPU from jobs: it was faulty, released, or not yet initialized by the driver.
     pub is_out: bool,
     /// The state of a GPU that an administrator released for work on the host; `None` if not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
 }
 
-/// The release of a GPU for work on the host: the host's tools refuse to reset a GPU that a process has open.
+/// The release of a GPU for work on the host: NVIDIA's tools refuse to reset a GPU that a process has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
-    /// Jobs still have the GPU, or slurminit still has its device file open.
+    /// The GPU is still offered to jobs, or slurminit still has its device file open.
     Pending,
-    /// The host's tools can reset the GPU: no job has it, and slurminit has closed it, unless the vendor's tools accept
-    /// an open GPU.
+    /// The host's tools can reset the GPU: it is not offered to jobs, and slurminit has closed it, unless the vendor's tools accept an open GPU.
     Done,
     /// The GPU was returned by `slurminit gpu return`, and will be checked.
     Returning,
 }
 
-/// A fault that a GPU has.
+/// A current fault of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFault {
     /// The kind of the fault.
@@ -118,7 +120,7 @@ pub struct OpenFault {
     pub fix: String,
 }
 
-/// How often a fault has occurred.
+/// How many times a fault has occurred, and when it last did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// The number of faults of this kind.

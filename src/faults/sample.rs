@@ -13,7 +13,7 @@ pub use model::inventory::{Identity, Key};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {
-    /// A sampling round begins; these GPUs respond.
+    /// A sampling round begins. These GPUs exist, whether or not they respond.
     Listed {
         /// The GPUs, in the driver's order.
         gpus: Vec<Identity>,
@@ -28,7 +28,7 @@ pub enum Line {
         /// The GPU.
         gpu: Key,
     },
-    /// The driver responded to the query.
+    /// The query has ended, with values or with a fault.
     Seen {
         /// The GPU.
         gpu: Key,
@@ -51,11 +51,11 @@ pub enum Line {
         /// The phase of the reset.
         phase: Phase,
     },
-    /// The driver as a whole does not respond.
+    /// No GPU of the vendor can be sampled; in the check of a single GPU, that GPU cannot be sampled.
     Trouble {
-        /// The fault that each GPU of the vendor has.
+        /// The fault of each of these GPUs.
         kind: FaultKind,
-        /// The driver's answer, for people.
+        /// The reason, as text for a message.
         what: String,
     },
 }
@@ -80,6 +80,6 @@ pub struct GpuSample {
     pub condition: Condition,
     /// The measurements of the GPU.
     pub readings: Readings,
-    /// Why the GPU cannot be used, if so.
+    /// The fault that prevented the sample; `None` if the values are present.
     pub trouble: Option<FaultKind>,
 }

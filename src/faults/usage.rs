@@ -1,4 +1,4 @@
-//! What each job did with its GPUs: samples and slurmctld's answers in, a record of each ended job out.
+//! Records how each job used its GPUs: turns samples and slurmctld's answers into a record of each job that has ended.
 //!
 //! A sample covers the time since the previous sample. slurmctld's answers arrive later than the samples, so samples are kept until an answer shows
 //! whether the job was still running. Unconfirmed samples are shown in views, but are not part of any record.
@@ -23,10 +23,10 @@ pub use view::{JobUse, sparkline};
 
 /// The maximum number of kept samples of a GPU: 10 minutes at one sample every 5 s.
 const MAX_SAMPLES: usize = 120;
-/// The maximum number of remembered records.
+/// The maximum number of runs in [`Usage::ended`].
 const MAX_ENDED: usize = 256;
 
-/// A sample of a GPU, or of a part of it.
+/// A sample of a GPU, or of a part of it. A value is `None` if the driver does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// The time, in ms since 1970.
@@ -41,7 +41,7 @@ pub struct Sample {
     pub energy_mj: Option<u64>,
     /// Whether heat, or the machine's power supply, limits the clocks.
     pub is_throttled: bool,
-    /// The number of the driver's errors since the previous sample.
+    /// The number of errors that the driver reported since the previous sample.
     #[serde(default)]
     pub errors: u32,
 }
@@ -53,7 +53,7 @@ pub struct Part {
     pub id: String,
     /// The driver's index of the GPU.
     pub index: u32,
-    /// The model, or the GPU's model and the profile of a MIG instance; untrusted text.
+    /// The GPU's model; for a MIG instance, also its profile. Untrusted text.
     pub model: String,
     /// The memory, in MiB.
     pub memory_mib: Option<u64>,
@@ -90,7 +90,7 @@ pub struct Job {
     pub state: String,
     /// The start, in seconds since 1970.
     pub start: u64,
-    /// The end, in seconds since 1970; `None` while it holds its GPUs.
+    /// The end, in seconds since 1970; `None` while the job holds its GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<u64>,
     /// Whether its batch script runs on this node.
@@ -114,12 +114,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// The job ID and the start, which identify a run: a requeued job starts again under its ID.
+    /// The job ID and the start, which identify a run: a requeued job starts again under the same ID.
     const fn run(&self) -> (u64, u64) {
         (self.job, self.start)
     }
 
-    /// Whether the job's user requested mail about its end, by the same rules as slurmctld.
+    /// Whether the job has ended, and its user requested mail about such an end. The rules are slurmctld's.
     pub fn is_mail_requested(&self) -> bool {
         let has = |event: &str| self.mail.iter().any(|wanted| wanted == event);
         self.end.is_some() && (has("END") || (self.state != "COMPLETED" && has("FAIL")))
@@ -176,7 +176,7 @@ pub struct Usage {
     users: BTreeMap<String, UserUse>,
     /// The measurement window of each run.
     windows: Vec<Window>,
-    /// The runs whose records were returned last.
+    /// The runs whose records were returned most recently. Their records are not returned again.
     ended: VecDeque<(u64, u64)>,
     /// The GPUs for jobs, in Slurm's order.
     #[serde(skip)]
@@ -184,14 +184,14 @@ pub struct Usage {
     /// The utilization of each GPU in the last hour.
     #[serde(skip)]
     histories: BTreeMap<String, History>,
-    /// The driver's errors since the last sample of each GPU.
+    /// The number of errors that the driver reported since the last sample of each GPU.
     #[serde(skip)]
     errors: BTreeMap<String, u32>,
 }
 
 impl Usage {
-    /// The state of an agent that starts; `former` is the state that the previous agent saved. If the container had another name then, slurmctld no
-    /// longer reports its runs for this node, so the next answer ends them.
+    /// The state of an agent that starts; `former` is the state that the previous agent saved. If the container had another name then, slurmctld
+    /// does not report the former runs for this node, so its next answer ends them.
     pub fn new(former: Option<Self>, node: &str, interval_ms: u64) -> Self {
         Self { node: node.to_owned(), interval_ms, ..former.unwrap_or_default() }
     }
@@ -251,7 +251,7 @@ impl Usage {
             return;
         }
         let samples = self.samples.entry(id.to_owned()).or_default();
-        // The clock may be set back.
+        // The clock was set back.
         if samples.back().is_some_and(|last| last.at >= sample.at) {
             samples.clear();
         }
@@ -266,7 +266,7 @@ impl Usage {
         !self.runs.is_empty()
     }
 
-    /// Applies slurmctld's answer: the jobs of this node, including those that ended in the last minutes. `asked` is the time of the
+    /// Applies slurmctld's answer: the jobs of this node, including those that ended in the last few minutes. `asked` is the time of the
     /// query, in ms since 1970. Returns the records of the runs that have ended.
     pub fn update(&mut self, asked: u64, jobs: Vec<Job>) -> Vec<JobRecord> {
         for job in &jobs {
@@ -287,7 +287,7 @@ impl Usage {
                     (run.job.is_first_node, run.job.comment) = (job.is_first_node, job.comment.clone());
                     run.job.mail.clone_from(&job.mail);
                 }
-                // The job was requeued, or its container ended: slurmctld reports no end for that run.
+                // The job was requeued, or slurmctld no longer reports it, so the end of this run is estimated.
                 None => {
                     let is_requeued = jobs.iter().any(|job| job.job == run.job.job);
                     run.job.state = if is_requeued { "REQUEUED" } else { "LOST" }.to_owned();
@@ -331,7 +331,7 @@ impl Usage {
         run.gpus.iter().filter_map(|gpu| unconfirmed(gpu).or(gpu.last)).map(|sample| sample.at).max()
     }
 
-    /// Adds the samples up to the end of the run or `until` to its record.
+    /// Adds samples to the record of a run: those up to its end, or up to `until` (ms since 1970) if it has not ended.
     fn fold(&self, run: &mut JobRecord, until: u64) {
         let (start, end) = (run.job.start * 1000, run.job.end.map(|end| end * 1000));
         let is_suspended = run.job.is_suspended();
@@ -344,7 +344,7 @@ impl Usage {
         }
     }
 
-    /// The marks of this node to set or to remove in the AdminComment of jobs on several nodes. `now` is in seconds since 1970.
+    /// This node's marks to set in, or to remove from, the AdminComment of jobs that run on several nodes. `now` is in seconds since 1970.
     pub fn idle_marks(&self, policy: &IdlePolicy, now: u64) -> Vec<(u64, Option<u64>)> {
         let mark = |run: &JobRecord| {
             let window = self.windows.iter().find(|window| window.run == run.job.run())?;
@@ -353,7 +353,7 @@ impl Usage {
         self.runs.iter().filter_map(mark).collect()
     }
 
-    /// The jobs that have not used their GPUs, after an answer of slurmctld. Each is returned once for each step of the policy. `now` is in
+    /// The jobs that have not used their GPUs, each with the action that is due now. Call this after each answer of slurmctld. `now` is in
     /// seconds since 1970.
     pub fn idle(&mut self, policy: &IdlePolicy, now: u64) -> Vec<IdleJob> {
         let runs = &self.runs;
@@ -369,7 +369,7 @@ impl Usage {
         idle
     }
 
-    /// The mean utilization of a GPU in each part of the last hour, the most recent part first. `now` is in ms since 1970.
+    /// The mean utilization of a GPU in each part of the last hour, in percent, the most recent part first. `now` is in ms since 1970.
     pub fn history(&self, gpu: &str, now: u64) -> Vec<Option<u32>> {
         self.histories.get(gpu).map(|history| history.means(now)).unwrap_or_default()
     }
@@ -384,7 +384,7 @@ impl Usage {
         users
     }
 
-    /// The jobs that have GPUs now, with all samples. `now` is in ms since 1970.
+    /// The jobs that have GPUs now, with the samples that slurmctld has not confirmed yet. `now` is in ms since 1970.
     pub fn running(&self, now: u64) -> Vec<JobRecord> {
         let view = |run: &JobRecord| {
             let mut run = run.clone();

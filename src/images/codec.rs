@@ -1,4 +1,4 @@
-//! Decompresses layers, limits their decompressed size, and verifies their digests.
+//! Decompresses layers, limits their compression ratio, and verifies their digests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::ImageError;
 /// The maximum number of decompressed bytes per compressed byte. gzip cannot exceed 1,032; layers of real images stay
 /// below 30.
 const MAX_RATIO: u64 = 200;
-/// The decompressed size in bytes up to which any ratio is allowed, for example that of a small file system of zeros.
+/// The decompressed size in bytes up to which any ratio is allowed: a small file system full of zeros would exceed [`MAX_RATIO`].
 const RATIO_EXEMPT_SIZE: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
 
 /// A digest: `sha256:HEX`. OCI allows other algorithms, but no registry uses them.
@@ -143,10 +143,10 @@ pub(crate) struct Layer {
     pub(crate) content: Checksum,
 }
 
-/// Opens a layer. The first bytes identify the compression, because media types are missing from a docker save.
+/// Opens a layer. The first bytes identify the compression, because the archives of docker save contain no media types.
 ///
 /// # Errors
-/// The layer cannot be read, or has an unknown compression.
+/// The layer cannot be read, or is compressed with bzip2 or xz.
 pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
     let (reader, compressed) = ChecksumReader::new(reader);
     let mut reader = io::BufReader::with_capacity(128 << 10, reader);
@@ -157,7 +157,7 @@ pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
         Box::new(Zstd::new(reader))
     } else if start.starts_with(b"BZh") || start.starts_with(b"\xfd7zXZ") {
         return Err(ImageError::Malformed(
-            "the archive is compressed with bzip2 or xz; decompress it first".to_owned(),
+            "bzip2 and xz are not supported; use gzip, zstd or no compression".to_owned(),
         ));
     } else {
         Box::new(reader)
@@ -167,7 +167,8 @@ pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
     Ok(Layer { reader: Box::new(reader), compressed, content })
 }
 
-/// The content of all frames. zstd:chunked writes one frame for each file, and its index in frames that decoders skip (RFC 8878, 3.1.2).
+/// A reader of the content of all frames of zstd data. zstd:chunked writes one frame for each file, and an index in frames that decoders skip
+/// (RFC 8878, 3.1.2).
 struct Zstd<R> {
     reader: R,
     decoder: FrameDecoder,
@@ -179,10 +180,10 @@ impl<R: BufRead> Zstd<R> {
         Self { reader, decoder: FrameDecoder::new(), is_in_frame: false }
     }
 
-    /// Starts the next frame with content; false at the end.
+    /// Starts the next frame that has content. Returns false at the end of the data.
     fn next_frame(&mut self) -> io::Result<bool> {
         let damaged = |why: &dyn fmt::Display| {
-            io::Error::other(ImageError::Malformed(format!("damaged zstd data, or data after it: {why}")))
+            io::Error::other(ImageError::Malformed(format!("damaged zstd data, or other data after it: {why}")))
         };
         loop {
             if self.reader.fill_buf()?.is_empty() {
@@ -219,5 +220,60 @@ impl<R: BufRead> Read for Zstd<R> {
             self.is_in_frame = false;
         }
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_has_64_lowercase_digits() {
+        let hex = "0123456789abcdef".repeat(4);
+        let digest = |text: &str| text.parse::<Digest>().ok().map(|digest| digest.to_string());
+        assert_eq!(digest(&format!("sha256:{hex}")), Some(format!("sha256:{hex}")));
+        for text in
+            [&hex, "sha256:", &format!("sha512:{hex}"), &format!("sha256:{hex}0"), &format!("sha256:{}", &hex[1..])]
+        {
+            assert_eq!(digest(text), None, "{text}");
+        }
+        for character in ["A", "g", "`", "/", ":", " "] {
+            assert_eq!(digest(&format!("sha256:{character}{}", &hex[1..])), None, "{character}");
+        }
+    }
+
+    /// Whether this many decompressed bytes of this many compressed ones are accepted.
+    fn accepts(expanded: u64, compressed: u64) -> bool {
+        let (mut reader, sum) = ChecksumReader::new(io::repeat(0).take(compressed));
+        io::copy(&mut reader, &mut io::sink()).unwrap();
+        assert_eq!(sum.count(), compressed);
+        let mut limiter = RatioLimiter { reader: io::repeat(0).take(expanded), compressed: sum, expanded: 0 };
+        io::copy(&mut limiter, &mut io::sink()).is_ok()
+    }
+
+    #[test]
+    fn large_content_may_have_200_times_its_compressed_size() {
+        let exempt = 8 << 20;
+        assert!(accepts(exempt, 0) && !accepts(exempt + 1, 1));
+        let compressed = (exempt + 200) / 200;
+        assert!(accepts(compressed * 200 + 199, compressed) && !accepts(compressed * 200 + 200, compressed));
+    }
+
+    #[test]
+    fn compression_follows_from_the_first_bytes() {
+        let content = |bytes: &'static [u8]| -> Result<Vec<u8>, ImageError> {
+            let mut content = Vec::new();
+            open(bytes)?.reader.read_to_end(&mut content)?;
+            Ok(content)
+        };
+        for plain in [&b""[..], b"x", b"BZ", b"\x1f", b"\xfd7z", b"x\x2a\x4dx"] {
+            assert_eq!(content(plain).unwrap(), plain, "{plain:?}");
+        }
+        // A skipped frame without content.
+        assert_eq!(content(b"\x50\x2a\x4d\x18\x01\0\0\0x").unwrap(), b"");
+        for rejected in [&b"BZh9"[..], b"\xfd7zXZ\0"] {
+            let error = content(rejected).unwrap_err().to_string();
+            assert!(error.contains("bzip2 and xz"), "{error}");
+        }
     }
 }

@@ -13,13 +13,13 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use super::ImageError;
 use super::tree::{Tree, components, kind, names};
 
-/// Opens an entry of any type for reading, without following a link or waiting for a FIFO's writer.
+/// Opens an entry for reading. Fails for a symbolic link, and does not wait for a FIFO's writer.
 pub(crate) fn open(at: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     openat(at, name, flags, Mode::empty())
 }
 
-/// Copies a whole directory.
+/// Copies everything in a directory, except sockets, device nodes and FIFOs.
 pub(crate) fn copy(from: &OwnedFd, tree: &mut Tree) -> Result<(), ImageError> {
     Copy { tree, links: HashMap::new() }.directory(from, Vec::new())
 }
@@ -68,7 +68,7 @@ impl Copy<'_> {
         if kind(&status) != SFlag::S_IFREG {
             return Err(ImageError::Rejected {
                 path: super::tar::lossy(label),
-                what: "file that changed while it was read",
+                what: "file whose type changed while it was read",
             });
         }
         let inode = (status.st_dev, status.st_ino);

@@ -22,9 +22,9 @@ use super::store::{RECORD, ROOTFS, Store, Unfinished};
 use super::tree::{Budget, Tree};
 use super::{ImageError, ImageName, ImageRecord, copy};
 
-/// The directory of a download, beside the files that the import creates from it.
+/// The directory of a download, beside the directory of the image's files.
 const DOWNLOAD: &str = "download";
-/// The maximum depth of that directory: skopeo's cache and layout.
+/// The maximum depth of the files in a download: skopeo's cache and the OCI layout.
 const DOWNLOAD_DEPTH: usize = 8;
 
 /// The source of an image.
@@ -42,9 +42,9 @@ pub enum Source {
 pub struct Limits {
     /// Free space that an import leaves, in bytes.
     pub reserve: u64,
-    /// The largest image, in bytes.
+    /// The maximum size of the files in all layers, in bytes.
     pub bytes: u64,
-    /// The maximum number of files.
+    /// The maximum number of entries in all layers: files, directories, links, and special files that are left out.
     pub entries: u64,
 }
 
@@ -70,17 +70,18 @@ pub struct Importer {
 }
 
 impl Importer {
-    /// Imports images as the user of this process.
+    /// Returns an importer for the user of this process, with the default limits. It replaces no images.
     pub fn new(store: Store, now: u64) -> Self {
         let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
         let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
         Self { store, limits: Limits::default(), user, now, replaces: false }
     }
 
-    /// Imports an image. A failed import leaves nothing behind.
+    /// Imports an image. A failed import removes its files.
     ///
     /// # Errors
-    /// The image is damaged, hostile, for another machine or too large, or cannot be written.
+    /// The name is taken, another user could change the store, or the image cannot be read, downloaded or written, or is damaged, hostile,
+    /// for another machine or too large.
     pub fn import(&self, name: &ImageName, source: Source) -> Result<ImageRecord, ImageError> {
         if !self.replaces && self.store.find(name)?.is_some() {
             return Err(ImageError::Exists(name.clone()));
@@ -91,7 +92,7 @@ impl Importer {
             Ok(record)
         });
         let discarded = self.store.discard(&directory, &unfinished);
-        // After publishing, the unfinished name does not refer to the new image.
+        // Once the image is published, the unfinished name no longer refers to it.
         imported.and_then(|record| discarded.map(|()| record))
     }
 
@@ -173,7 +174,8 @@ impl Importer {
         image.map_or_else(file_system, |files| Ok(Contents::Image(files)))
     }
 
-    /// An import for all users makes the root directory of an image readable by everyone. So a file tree that is closed to other users is refused.
+    /// An import for all users makes the root directory of an image readable by everyone. So a source directory that other users cannot read
+    /// or enter is refused.
     fn require_public(&self, path: &Path, mode: u32) -> Result<(), ImageError> {
         if self.store.is_shared() && mode & 0o005 != 0o005 {
             return Err(ImageError::Private { path: path.to_owned(), mode: mode & 0o7777 });
@@ -181,7 +183,7 @@ impl Importer {
         Ok(())
     }
 
-    /// An unnamed file with the stream's content, which disappears with its descriptor.
+    /// An unnamed file with the decompressed content of the stream. It disappears with its descriptor.
     fn spool(&self, stream: impl Read + 'static, at: &Unfinished) -> Result<Arc<File>, ImageError> {
         const NAME: &str = "archive";
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_RDWR | OFlag::O_CLOEXEC;
@@ -193,7 +195,7 @@ impl Importer {
         Ok(Arc::new(file))
     }
 
-    /// The maximum size of the image: the free space without the reserve, and at most the limit.
+    /// The maximum size of the image: the free space minus the reserve, but at most the limit.
     fn byte_limit(&self, at: &Unfinished) -> Result<u64, ImageError> {
         let status = fstatvfs(at.directory.as_fd()).map_err(|error| ImageError::io(self.store.path(), error))?;
         let free = status.blocks_available().saturating_mul(status.fragment_size());
@@ -235,7 +237,7 @@ fn apply_layers(files: &ImageFiles, tree: &mut Tree, record: &mut ImageRecord) -
     let contents = &configuration.rootfs.diff_ids;
     if contents.len() != layers.len() || layers.len() > manifest::MAX_LAYERS {
         return Err(ImageError::Malformed(format!(
-            "the configuration lists {} layers, the manifest {}; at most {} are read",
+            "invalid number of layers: {} in the configuration, {} in the manifest, and at most {} are allowed",
             contents.len(),
             layers.len(),
             manifest::MAX_LAYERS
@@ -255,7 +257,7 @@ fn apply_layers(files: &ImageFiles, tree: &mut Tree, record: &mut ImageRecord) -
     Ok(())
 }
 
-/// The configuration, and the layers, each with its name and the digest of that file.
+/// The configuration, and for each layer the name and, if known, the digest of its file.
 type ConfigurationAndLayers = (Vec<u8>, Vec<(String, Option<Digest>)>);
 
 fn read_layout(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
@@ -272,8 +274,8 @@ fn read_layout(files: &ImageFiles, record: &mut ImageRecord) -> Result<Configura
     Ok((configuration, manifest.layers.iter().map(layer).collect::<Result<_, ImageError>>()?))
 }
 
-/// Most tools name the configuration by its digest: `HEX.json`, `blobs/sha256/HEX`, or `sha256:HEX` (crane, kaniko, ko). The layers are verified by
-/// the digests in the configuration.
+/// Reads the configuration, and verifies it if its name contains its digest, as with most tools: `HEX.json`, `blobs/sha256/HEX`, or `sha256:HEX`
+/// (crane, kaniko, ko). The layers are verified later, by the digests in the configuration.
 fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
@@ -281,7 +283,7 @@ fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<Conf
     images.dedup_by(|one, other| one.config == other.config && one.layers == other.layers);
     if images.len() != 1 {
         return Err(ImageError::Malformed(format!(
-            "the archive contains {} images; save one of them alone",
+            "the archive contains {} images, but exactly one is expected; save a single image",
             images.len()
         )));
     }
@@ -299,21 +301,21 @@ fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<Conf
     Ok((configuration, image.layers.into_iter().map(|name| (name, None)).collect()))
 }
 
-/// Checks the architecture of a file tree by its programs, because it has no metadata.
-fn check_programs(tree: &Tree) -> Result<(), ImageError> {
+/// Checks that the tree contains data, and not only programs for other machines: a file tree without metadata does not specify its architecture.
+pub(crate) fn check_programs(tree: &Tree) -> Result<(), ImageError> {
     match tree.programs {
         (0, Some(machine)) => {
             let found = match machine {
-                3 => "386".to_owned(),
-                40 => "arm".to_owned(),
-                62 => "amd64".to_owned(),
-                183 => "arm64".to_owned(),
-                243 => "riscv64".to_owned(),
+                3 => "linux/386".to_owned(),
+                40 => "linux/arm".to_owned(),
+                62 => "linux/amd64".to_owned(),
+                183 => "linux/arm64".to_owned(),
+                243 => "linux/riscv64".to_owned(),
                 other => format!("ELF machine {other}"),
             };
             Err(ImageError::Architecture { expected: manifest::ARCHITECTURE, found })
         }
-        _ if tree.bytes == 0 => Err(ImageError::Malformed("the archive contains no files".to_owned())),
+        _ if tree.bytes == 0 => Err(ImageError::Malformed("the image contains no data".to_owned())),
         _ => Ok(()),
     }
 }

@@ -11,8 +11,8 @@ use super::ImageError;
 use super::tar::{Archive, Kind, Member, lossy};
 use super::tree::{Tree, components};
 
-/// The prefix of a whiteout: a file that removes the file with the rest of its name from the layers below (OCI
-/// image-spec, layer.md).
+/// The prefix of a whiteout: a file `.wh.NAME` removes the entry `NAME` that the layers below added (OCI image-spec,
+/// layer.md).
 const WHITEOUT: &[u8] = b".wh.";
 /// The name of an opaque whiteout, which removes everything in its directory that the layers below added.
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -46,7 +46,7 @@ pub(crate) fn apply(reader: &mut impl Read, tree: &mut Tree, whiteouts: Whiteout
         }
         add(tree, &path, &member, &mut archive)?;
     }
-    // The digest covers the bytes after the end of the archive.
+    // The digest also covers the bytes after the end of the archive, so they are read.
     io::copy(reader, &mut io::sink())?;
     Ok(())
 }
@@ -62,7 +62,7 @@ fn add(tree: &mut Tree, path: &[OsString], member: &Member, content: &mut impl R
     }
 }
 
-/// Returns whether the member is a whiteout.
+/// Applies the member if it is a whiteout, and returns whether it is one.
 fn apply_whiteout(
     tree: &mut Tree,
     path: &[OsString],
@@ -76,10 +76,10 @@ fn apply_whiteout(
     } else if matches!(removed_name, b"" | b"." | b"..") {
         return Err(ImageError::Rejected {
             path: lossy(&member.path),
-            what: "a whiteout entry that would remove its own directory",
+            what: "a whiteout entry that would remove a directory that contains it",
         });
     } else if !removed_name.starts_with(WHITEOUT) {
-        // Other names with two prefixes are markers of the builder's file system.
+        // Names with two prefixes, other than `OPAQUE`, are markers of the builder's file system and remove nothing.
         let removed_name = std::ffi::OsStr::from_bytes(removed_name).to_owned();
         tree.remove(&[parents, &[removed_name]].concat(), &member.path)?;
     }

@@ -37,7 +37,7 @@ use sys::trusted_path::UntrustedPath;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum ImageError {
-    #[error("invalid archive: {0}")]
+    #[error("invalid image: {0}")]
     Malformed(String),
     #[error("rejected: {what}: {path}")]
     Rejected { path: String, what: &'static str },
@@ -45,10 +45,11 @@ pub enum ImageError {
     Unsupported { path: String, what: &'static str },
     #[error("rejected: {0}")]
     TooLarge(&'static str),
-    #[error("wrong digest of {what}: expected {expected}, got {found}; copy the archive again")]
+    #[error("wrong digest of {what}: expected {expected}, got {found}; copy or pull the image again")]
     Digest { what: &'static str, expected: String, found: String },
     #[error(
-        "the image is for {found}, but this machine is {expected}; get the image for linux/{expected} (docker pull --platform)"
+        "the image is for {found}, but this machine is linux/{expected}; get the image for linux/{expected} \
+         (with Docker: docker pull --platform linux/{expected})"
     )]
     Architecture { expected: &'static str, found: String },
     #[error(
@@ -59,25 +60,27 @@ pub enum ImageError {
     Exists(ImageName),
     #[error("no image {name} in {path}; `slurminit image list` shows the images")]
     Missing { name: ImageName, path: PathBuf },
-    #[error("untrusted image: {path} belongs to uid {uid}, who could change what jobs run; {fix}")]
+    #[error("untrusted image: {path} belongs to uid {uid}, who could change the programs of jobs; {fix}")]
     Foreign { path: PathBuf, uid: u32, fix: String },
-    #[error("untrusted image: {path} is writable by other users (mode {mode:04o}), who could change what jobs run; {}", closing(path, *mode))]
+    #[error("untrusted image: {path} is writable by other users (mode {mode:04o}), who could change the programs of jobs; {}", closing(path, *mode))]
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted image: {path} is a symbolic link that another user may have made; remove it")]
     Link { path: PathBuf },
     #[error("cannot import {path}: {why}")]
     Unreadable { path: PathBuf, why: UntrustedPath },
-    #[error("{path} is closed to other users (mode {mode:04o}), but root imports for all; run `chmod go+rx {path}`")]
+    #[error(
+        "{path} is closed to other users (mode {mode:04o}), but root imports images for all users; run `chmod go+rx {path}`"
+    )]
     Private { path: PathBuf, mode: u32 },
     #[error("cannot pull {image}: {error}")]
     NotPulled { image: Reference, error: Box<Self> },
     #[error("{why}; {fix}")]
     Registry { why: String, fix: String },
-    #[error("{0} (reported by the task that pulled it for all)")]
+    #[error("{0} (reported by another process that was pulling the same image)")]
     PullOfAnother(String),
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
-    #[error("cannot read the archive: {0}")]
+    #[error("cannot read or unpack the image: {0}")]
     Read(io::Error),
 }
 
@@ -91,10 +94,15 @@ impl From<io::Error> for ImageError {
     }
 }
 
-/// The fix that prevents other users from changing a directory or its contents.
+/// The fix for a file or directory that other users can write to.
 fn closing(path: &Path, mode: u32) -> String {
-    let change = if mode & 0o002 != 0 { "+t" } else { "go-w" };
-    format!("run `chmod {change} {}`, or choose another directory", path.display())
+    let path = path.display();
+    let shared = if mode & 0o002 != 0 {
+        format!(" (or `chmod +t {path}` if it only contains the image directory)")
+    } else {
+        String::new()
+    };
+    format!("run `chmod go-w {path}`{shared}, or choose another directory")
 }
 
 impl ImageError {

@@ -33,7 +33,7 @@ impl FromStr for ImageName {
             Ok(Self(text.to_owned()))
         } else {
             Err(format!(
-                "expected letters, digits, `.`, `_` and `-`, at most {LONGEST}, and a letter or digit first; for example pytorch-2.4"
+                "expected at most {LONGEST} letters, digits, `.`, `_` and `-`, beginning with a letter or digit; for example pytorch-2.4"
             ))
         }
     }

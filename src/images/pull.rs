@@ -1,6 +1,6 @@
 //! Pulls an image from a registry into a store: skopeo downloads it, and the import unpacks it.
 //!
-//! All of it runs as the user of this process, with that user's credentials, and never as root for another user. If several tasks or jobs need the
+//! Both run as the user of this process, with that user's credentials, and never as root for another user. If several tasks or jobs need the
 //! same image at the same time, one of them pulls it and the others wait. They share its result, even an error: otherwise each would wait for the
 //! registry's timeouts, one after the other.
 
@@ -22,23 +22,23 @@ use sys::secret_variables;
 use super::store::Turn;
 use super::{ImageError, ImageName, ImageRecord, Importer, Reference, Source};
 
-/// The name of the downloaded OCI layout, in the directory that [`Download::run`] gets.
+/// The name of the downloaded OCI layout in the directory that is passed to [`Download::run`].
 pub(crate) const LAYOUT: &str = "layout";
-/// The maximum size of skopeo's messages, in bytes.
+/// The maximum size of skopeo's messages that are kept, in bytes.
 const MAX_MESSAGES: usize = 64 << 10;
-/// The interval of the checks of a download.
+/// The interval between two checks of a running download.
 const CHECK: Duration = Duration::from_secs(1);
-/// The interval of the progress reports.
+/// The interval between two progress reports.
 const REPORT: Duration = Duration::from_secs(10);
-/// A download is given up after this time without a new byte.
+/// A download is aborted after this time without new data.
 const STALLED: Duration = Duration::from_secs(120);
 
 /// Pulls images into a store.
 #[derive(Clone, Debug)]
 pub struct Puller {
-    /// The store, its limits, and whether an existing image is replaced.
+    /// The store, the limits of an image, and whether an existing image is replaced.
     pub importer: Importer,
-    /// The environment of skopeo, with the proxies and the places of the credentials; `None` is that of this process.
+    /// The environment of skopeo, which sets the proxies and the location of the credentials; `None` means the environment of this process.
     pub environment: Option<Vec<(OsString, OsString)>>,
     /// A function that receives the progress, as lines of text.
     pub report: fn(&str),
@@ -48,14 +48,15 @@ impl Puller {
     /// Returns the image of this name, and pulls it first if the store has none.
     ///
     /// # Errors
-    /// The image cannot be pulled.
+    /// This process or another one cannot pull the image, or another user could change it.
     pub fn ensure(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
         let store = &self.importer.store;
         loop {
             if let Some(record) = store.find(name)? {
                 return Ok(record);
             }
-            match store.turn(name, || (self.report)(&format!("waiting for another task that pulls {reference}")))? {
+            let waiting = || (self.report)(&format!("another process is pulling {reference}; waiting for it"));
+            match store.turn(name, waiting)? {
                 Turn::Ours(lock) => {
                     let outcome = match store.find(name) {
                         Ok(None) => self.pull_alone(name, reference),
@@ -70,13 +71,13 @@ impl Puller {
         }
     }
 
-    /// Pulls the image, also if the store has it.
+    /// Pulls the image. If the store already has an image of this name, replaces it or fails, depending on [`Importer::replaces`].
     ///
     /// # Errors
-    /// The image cannot be pulled.
+    /// The name is taken, the image cannot be pulled, or another user could change it.
     pub fn pull(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
         loop {
-            let waiting = || (self.report)(&format!("waiting for another task that pulls {reference}"));
+            let waiting = || (self.report)(&format!("another process is pulling image {name}; waiting for it"));
             if let Turn::Ours(lock) = self.importer.store.turn(name, waiting)? {
                 let outcome = self.pull_alone(name, reference);
                 lock.release(outcome.as_ref().err().map(ToString::to_string));
@@ -128,7 +129,10 @@ impl Download {
             return Ok(());
         }
         if messages.trim().is_empty() {
-            return Err(ImageError::Registry { why: format!("skopeo: {status}"), fix: "pull it again".to_owned() });
+            return Err(ImageError::Registry {
+                why: format!("skopeo failed: {status}"),
+                fix: "pull the image again".to_owned(),
+            });
         }
         let (why, fix) = explain(&messages, &self.reference);
         Err(ImageError::Registry { why, fix })
@@ -150,7 +154,8 @@ impl Download {
         let mut child = started.map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => ImageError::Registry {
                 why: format!("{} is missing", Paths::SKOPEO),
-                fix: "install skopeo in the image, or pipe `docker save` into `slurminit image import`".to_owned(),
+                fix: "install skopeo in slurminit's image, or pipe `docker save` into `slurminit image import`"
+                    .to_owned(),
             },
             _ => ImageError::io(Paths::SKOPEO, error),
         })?;
@@ -158,13 +163,13 @@ impl Download {
         Ok((child, errors))
     }
 
-    /// Watches the download until skopeo closes its standard error, and returns its messages.
+    /// Watches the download until skopeo closes its standard error, and returns skopeo's messages.
     ///
     /// # Errors
-    /// The disk is full, or no data arrives.
+    /// Too little disk space is left, no data arrives for [`STALLED`], or a system call fails.
     fn watch(&self, directory: &Path, mut errors: ChildStderr) -> Result<String, ImageError> {
-        let start = Instant::now();
-        let (mut checked, mut reported, mut received, mut arrived) = (start, start, 0, start);
+        let mut checked = Instant::now();
+        let mut progress = Progress { received: 0, arrived: checked, reported: checked };
         let mut messages = Vec::new();
         loop {
             let timeout = PollTimeout::try_from(CHECK).unwrap_or(PollTimeout::MAX);
@@ -187,19 +192,16 @@ impl Download {
             }
             checked = now;
             self.check_space(directory)?;
-            let bytes = size(directory);
-            if bytes != received {
-                (received, arrived) = (bytes, now);
-            } else if now.duration_since(arrived) > STALLED {
-                let (registry, seconds) = (self.reference.registry(), STALLED.as_secs());
-                return Err(ImageError::Registry {
-                    why: format!("no data from {registry} for {seconds} s"),
-                    fix: "check the network and the registry, and pull it again".to_owned(),
-                });
-            }
-            if received > 0 && now.duration_since(reported) >= REPORT {
-                reported = now;
-                (self.report)(&format!("pulling {}: {} MiB", self.reference, received >> 20));
+            match progress.advance(size(directory), now) {
+                Advance::Silent => {}
+                Advance::Due => (self.report)(&format!("pulling {}: {} MiB", self.reference, progress.received >> 20)),
+                Advance::Stalled => {
+                    let (registry, seconds) = (self.reference.registry(), STALLED.as_secs());
+                    return Err(ImageError::Registry {
+                        why: format!("no data from {registry} for {seconds} s"),
+                        fix: "check the network and the registry, then pull the image again".to_owned(),
+                    });
+                }
             }
         }
     }
@@ -212,6 +214,42 @@ impl Download {
             return Err(ImageError::Space { path: directory.to_owned(), free, reserve });
         }
         Ok(())
+    }
+}
+
+/// The progress of a download.
+struct Progress {
+    /// The size of the downloaded files, in bytes.
+    received: u64,
+    /// When the size last changed.
+    arrived: Instant,
+    /// When the progress was last reported.
+    reported: Instant,
+}
+
+/// The result of a check of a download.
+#[derive(Debug, PartialEq, Eq)]
+enum Advance {
+    Silent,
+    /// The progress must be reported.
+    Due,
+    /// No data arrives.
+    Stalled,
+}
+
+impl Progress {
+    /// Records the size of the downloaded files at this time.
+    fn advance(&mut self, bytes: u64, now: Instant) -> Advance {
+        if bytes != self.received {
+            (self.received, self.arrived) = (bytes, now);
+        } else if now.duration_since(self.arrived) > STALLED {
+            return Advance::Stalled;
+        }
+        if self.received > 0 && now.duration_since(self.reported) >= REPORT {
+            self.reported = now;
+            return Advance::Due;
+        }
+        Advance::Silent
     }
 }
 
@@ -230,12 +268,13 @@ fn size(directory: &Path) -> u64 {
 const FIXES: [(&[&str], &str); 9] = [
     (
         &["no space left on device", "disk quota exceeded"],
-        "remove images (`slurminit image list`), or use a larger disk",
+        "remove images (`slurminit image remove NAME`), or use a larger disk",
     ),
     (
         &["no image found in"],
         "the registry has no image for this machine's architecture under this name; choose another tag",
     ),
+    (&["proxyconnect"], "check HTTPS_PROXY and NO_PROXY"),
     (&["toomanyrequests", "429 Too Many Requests"], "log in to REGISTRY (`LOGIN`), or try again later"),
     (
         &["unauthorized", "authentication required", "denied", "401 Unauthorized", "403 Forbidden"],
@@ -244,13 +283,12 @@ const FIXES: [(&[&str], &str); 9] = [
     (&["manifest unknown", "name unknown", "404 Not Found", "StatusCode: 404"], "check the name and the tag"),
     (
         &["server gave HTTP response to HTTPS client"],
-        "REGISTRY does not use TLS; allow it in ~/.config/containers/registries.conf: [[registry]] location = \"REGISTRY\", insecure = true",
+        "REGISTRY does not use TLS; to pull without TLS, add a table [[registry]] with location = \"REGISTRY\" and insecure = true to ~/.config/containers/registries.conf",
     ),
     (
         &["x509:", "tls:"],
-        "put the CA certificate of REGISTRY into ~/.config/containers/certs.d/REGISTRY/ca.crt, or into the system's",
+        "check the name and dates in REGISTRY's certificate; if this machine does not trust its CA, save the CA certificate as ~/.config/containers/certs.d/REGISTRY/ca.crt, or add it to the system's CA certificates",
     ),
-    (&["proxyconnect"], "check HTTPS_PROXY and NO_PROXY"),
     (
         &[
             "no such host",
@@ -262,14 +300,14 @@ const FIXES: [(&[&str], &str); 9] = [
             "no route",
             "unreachable",
         ],
-        "check the network to REGISTRY from this node; where a proxy is required, set HTTPS_PROXY",
+        "check the network connection from this node to REGISTRY; if a proxy is required, set HTTPS_PROXY",
     ),
 ];
 
-/// Stores the credentials where skopeo looks for them on every machine.
+/// The command that stores the credentials where skopeo looks for them on every machine.
 const LOGIN: &str = "skopeo login --authfile ~/.config/containers/auth.json REGISTRY";
 
-/// The last message of skopeo, and what to do about it.
+/// The last message of skopeo, and the fix.
 fn explain(messages: &str, reference: &Reference) -> (String, String) {
     let last = messages.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     // The format is time="..." level=fatal msg="..."
@@ -350,6 +388,7 @@ mod tests {
                 "pinging container registry x: Get \"https://x/v2/\": proxyconnect tcp: dial tcp 10.0.0.1:3128: connect: connection refused",
                 "HTTPS_PROXY",
             ),
+            ("proxyconnect tcp: tls: first record does not look like a TLS handshake", "HTTPS_PROXY"),
             ("something new", "check"),
         ] {
             let (why, found) = explained(message);
@@ -369,7 +408,7 @@ mod tests {
         Download { reference: "registry.lab/tools:1".parse().unwrap(), environment: None, report: |_| {}, reserve }
     }
 
-    /// Watches a download of which the script is the program.
+    /// Watches a download in which the script replaces skopeo.
     #[expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may have children")]
     fn watched(script: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
@@ -383,7 +422,28 @@ mod tests {
     #[test]
     fn reads_messages_until_download_ends() {
         assert_eq!(watched("printf 'one\\n' >&2; printf 'two' >&2"), "one\ntwo");
-        assert_eq!(watched("head -c 100000 /dev/zero | tr '\\0' x >&2").len(), MAX_MESSAGES);
+        assert_eq!(watched("head -c 100000 /dev/zero | tr '\\0' x >&2").len(), 65_536);
+    }
+
+    #[test]
+    fn download_is_reported_every_10_s_and_given_up_after_120_s_without_data() {
+        let start = Instant::now();
+        let mut progress = Progress { received: 0, arrived: start, reported: start };
+        for (second, bytes, expected) in [
+            // A download that has not begun is not reported.
+            (10, 0, Advance::Silent),
+            (12, 1, Advance::Due),
+            (21, 2, Advance::Silent),
+            (22, 2, Advance::Due),
+            (31, 3, Advance::Silent),
+            (151, 3, Advance::Due),
+            (152, 3, Advance::Stalled),
+            (153, 4, Advance::Silent),
+            (161, 4, Advance::Due),
+        ] {
+            let found = progress.advance(bytes, start + Duration::from_secs(second));
+            assert_eq!((found, progress.received), (expected, bytes), "{second} s");
+        }
     }
 
     #[test]

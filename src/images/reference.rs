@@ -6,18 +6,19 @@ use std::str::FromStr;
 use super::ImageName;
 use super::codec::Digest;
 
-/// The scheme of a registry, the only one that is accepted.
+/// The scheme of a reference to an image in a registry. No other scheme is accepted.
 pub const SCHEME: &str = "docker://";
 /// The registry of a reference that names none.
 const DOCKER_HUB: &str = "docker.io";
-/// The longest reference, as in docker's `distribution/reference`.
+/// The maximum length of a reference without the scheme, in bytes. Docker's `distribution/reference` limits only the name, without tag and digest.
 const LONGEST: usize = 255;
-/// How many hexadecimal digits of the reference's digest are in the name of a pulled image.
+/// The number of hexadecimal digits in the name of a pulled image that come from the digest of the reference's text.
 const NAME_DIGITS: usize = 16;
-/// The maximum length of the readable part of that name.
+/// The maximum length of the readable part of the name of a pulled image, in characters.
 const LONGEST_LABEL: usize = 40;
 
-/// A complete reference, such as `docker.io/library/python:3.13`. It contains no character that is special to a shell or a terminal.
+/// A complete reference, such as `docker.io/library/python:3.13`. It contains no whitespace, no control characters, and no text that a shell would
+/// execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     registry: String,
@@ -33,7 +34,7 @@ enum Version {
 }
 
 impl Reference {
-    /// The host of the registry, with its port.
+    /// The host of the registry, with the port if the reference specifies one.
     pub fn registry(&self) -> &str {
         &self.registry
     }
@@ -83,7 +84,7 @@ impl FromStr for Reference {
         }
         let (name, digest) = match name.split_once('@') {
             Some((name, digest)) if is_digest(digest) => (name, Some(digest)),
-            Some(_) => return fault("the digest is not sha256: and 64 hexadecimal digits"),
+            Some(_) => return fault("the digest is not `sha256:` followed by 64 lowercase hexadecimal digits"),
             None => (name, None),
         };
         let (registry, path) = match name.split_once('/') {
@@ -95,7 +96,9 @@ impl FromStr for Reference {
             return fault("the name of the registry is invalid");
         }
         if !path.split('/').all(is_component) {
-            return fault("the name of the image is invalid (lower case letters, digits, `.`, `_`, `-` and `/`)");
+            return fault(
+                "the name of the image is invalid (allowed: lowercase letters, digits, and between them `.`, `_`, `-`, `/`)",
+            );
         }
         if !is_tag(tag) {
             return fault("the tag is invalid");
@@ -122,13 +125,13 @@ fn is_digest(text: &str) -> bool {
     text.parse::<Digest>().is_ok()
 }
 
-/// Whether the text is `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
+/// Whether the text is `HOST` or `[ADDRESS]`, optionally followed by `:PORT`.
 fn is_host(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
-    let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
+    let is_port = port.is_none_or(|port| !port.starts_with('+') && port.parse::<u16>().is_ok());
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
@@ -196,6 +199,7 @@ mod tests {
             "docker://a/../b",
             "docker://a:",
             "docker://a:b:c",
+            "docker://a:+5000/b",
             "docker://a@sha256:12",
             "docker://a@b",
             "docker://x:y/a",

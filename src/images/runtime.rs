@@ -1,5 +1,5 @@
-//! Runs a step of a job in an image. slurmstepd calls it as its OCI runtime, as the job's user: it has no more rights
-//! than the job.
+//! Runs a step of a job in an image. slurmstepd runs slurminit as its OCI runtime, as the job's user, so slurminit has no
+//! more rights than the job.
 //!
 //! In namespaces the step's process becomes the program in the image by exec, so signals, terminals and exit codes are those of a step without an
 //! image. Under PRoot the step's process is the parent of PRoot (`proot/process`).
@@ -37,9 +37,10 @@ use step::Step;
 /// The variable with the text of slurmstepd's command, which contains the arguments of the step.
 pub const STEP_VARIABLE: &str = "SLURMINIT_STEP";
 
-/// The variable with the paths in srun's arguments ([`typed_paths`]), which srun's link in /usr/local/bin and `docker/image-client` set.
+/// The variable with the absolute paths in srun's arguments ([`typed_paths`]). It is set by slurminit when run as `/usr/local/bin/srun`, and by
+/// `docker/image-client`.
 pub const TYPED_PATHS: &str = "SLURMINIT_TYPED_PATHS";
-/// The longest value of the variable, in bytes.
+/// The maximum length of the variable's value in bytes, without its last separator and position.
 const MAX_TYPED_PATHS: usize = 4096;
 
 /// Why a step cannot run in its image.
@@ -47,7 +48,7 @@ const MAX_TYPED_PATHS: usize = 4096;
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RuntimeError {
     #[error(
-        "{STEP_VARIABLE} does not have the form that slurmstepd writes; this command is for slurmstepd alone (oci.conf)"
+        "{STEP_VARIABLE} is missing, or does not have the form that slurmstepd writes; this command is for slurmstepd alone (oci.conf)"
     )]
     NotAStep,
     #[error(
@@ -57,7 +58,7 @@ pub enum RuntimeError {
     #[error("invalid image {text}: {why}")]
     Reference { text: String, why: String },
     #[error(
-        "no directory at {path}: {error}; name an image, docker://[REGISTRY/]IMAGE, or the directory of an OCI bundle"
+        "cannot open the directory {path}: {error}; specify the name of an image, docker://[REGISTRY/]IMAGE, or the directory of an OCI bundle"
     )]
     NoBundle { path: PathBuf, error: std::io::Error },
     #[error("invalid config.json in {path}: {why}")]
@@ -70,14 +71,14 @@ pub enum RuntimeError {
     Untrusted(UntrustedPath),
     #[error(
         "this container can neither create user namespaces ({namespaces}) nor run PRoot ({proot})\n\
-         fix: install proot in the image, or docker run --security-opt seccomp=docker/seccomp-userns.json"
+         fix: install proot in slurminit's image if it is missing, or docker run --security-opt seccomp=docker/seccomp-userns.json"
     )]
     NoBackend { namespaces: String, proot: String },
     #[error("{0}")]
     Enter(String),
     #[error(
         "the bundle mounts {path} read-only, which PRoot cannot do, and user namespaces are refused ({namespaces})\n\
-         fix: docker run --security-opt seccomp=docker/seccomp-userns.json, or a mount without `ro`"
+         fix: docker run --security-opt seccomp=docker/seccomp-userns.json, or remove `ro` from the mount"
     )]
     Writable { path: PathBuf, namespaces: String },
     #[error("cannot execute {program} in the image: {error}{}", missing_file(error))]
@@ -86,21 +87,21 @@ pub enum RuntimeError {
     Image(#[from] ImageError),
 }
 
-/// Names the missing file: the kernel returns the same error for a missing interpreter.
+/// An explanation of a missing file, because the kernel returns the same error for a missing interpreter; empty for other errors.
 fn missing_file(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "; the image lacks this program or its interpreter",
+        std::io::ErrorKind::NotFound => "; this program or its interpreter is missing in the image",
         _ => "",
     }
 }
 
-/// How a program gets another root directory.
+/// The method that changes a program's root directory to that of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// User and mount namespaces: native speed.
     Namespaces,
-    /// PRoot: it traces the programs and changes their paths.
+    /// PRoot: it traces the programs and changes the paths in their system calls.
     Proot,
 }
 
@@ -113,7 +114,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The settings of the runtime in oci.conf.
+/// The settings of the runtime. oci.conf contains the paths and the CUDA release.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The directory of the images that all users share.
@@ -122,13 +123,13 @@ pub struct Setup {
     pub slurm: PathBuf,
     /// The directory of munge's socket.
     pub munge: PathBuf,
-    /// Further directories: `[images] mounts`.
+    /// Further directories that are available in images: `[images] mounts`.
     pub mounts: Vec<PathBuf>,
     /// The directory with a directory for each user, in which slurmstepd writes the environment of steps.
     pub bundles: PathBuf,
-    /// The step's environment, written by slurmstepd.
+    /// The file with the step's environment, written by slurmstepd.
     pub environment: PathBuf,
-    /// The newest CUDA release that the driver supports.
+    /// The newest CUDA release that the driver supports, if known.
     pub cuda: Option<String>,
     /// The current time, in seconds since 1970.
     pub now: u64,
@@ -137,7 +138,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Pulls images for a step with this environment: for root into the store of all users, otherwise into the user's own.
+    /// The puller for a step with this environment. Root pulls into the store of all users, any other user into their own.
     fn puller(&self, stores: &[Store], environment: &[Variable]) -> Puller {
         let store = if geteuid().is_root() { stores.last() } else { stores.first() };
         let store = store.cloned().unwrap_or_else(|| Store::shared(self.images.clone()));
@@ -149,7 +150,7 @@ impl Setup {
     }
 }
 
-/// The program to execute, and its surroundings.
+/// The program to execute, with its directories, arguments, environment and binds.
 #[derive(Debug)]
 struct Program {
     root: PathBuf,
@@ -161,13 +162,14 @@ struct Program {
     is_read_only: bool,
 }
 
-/// The exit code of a step that could not be started, as in a shell.
+/// The exit code of a step that could not be started: in a shell, the code of a command that cannot be executed.
 pub const NOT_STARTED: u8 = 126;
 
-/// Runs the step's program in its image. In namespaces this process becomes the program; with PRoot it returns the exit code.
+/// Runs the step's program in its image. In namespaces this process becomes the program. Under PRoot it returns the program's exit code, or ends
+/// by the program's signal.
 ///
 /// # Errors
-/// The program could not be executed.
+/// The step could not be started. If PRoot cannot execute the program, the result is [`NOT_STARTED`] instead.
 pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
     let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
@@ -176,7 +178,8 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let stores: Vec<Store> =
         home.iter().map(|home| Store::of_user(home)).chain([Store::shared(setup.images.clone())]).collect();
     let bundle = Bundle::find(&step.bundle, &stores, || setup.puller(&stores, &environment))?;
-    // The step gets its signal dispositions back, because Rust ignores SIGPIPE. Until here a signal ends a pull, or the wait for one.
+    // Blocks all signals. The step gets back the recorded dispositions, because Rust ignores SIGPIPE. Until here a signal ends a pull, or the wait
+    // for one.
     let inherited = Inherited::capture();
     let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let mut arguments = step.arguments;
@@ -223,7 +226,8 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     Ok(propagate_status(status))
 }
 
-/// Ends this process by the signal that ended the program; otherwise returns its exit code.
+/// Ends this process by the signal that ended the program. Returns the program's exit code if there was no such signal, or 128 plus the signal's
+/// number if this process survives the signal, as PID 1 does.
 fn propagate_status(status: ExitStatus) -> u8 {
     if let Some(signal) = status.signal() {
         // A core dump of this process would not contain the user's program.
@@ -235,7 +239,7 @@ fn propagate_status(status: ExitStatus) -> u8 {
     u8::try_from(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))).unwrap_or(u8::MAX)
 }
 
-/// Executes a program in the root directory of this process.
+/// Replaces this process by the program, which is looked up in PATH as in a shell. Returns only an error.
 fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
     let fault = |error| {
         let name = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -249,7 +253,7 @@ fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
     for path in candidates(name, environment) {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
         let Err(found) = nix::unistd::execve(&path, &texts, &variables);
-        // As in a shell, the search continues past a directory without the file, or with one that may not be executed.
+        // As in a shell, the search continues past a directory without the file, or with a file that cannot be executed.
         if found != nix::Error::ENOENT && found != nix::Error::ENOTDIR {
             error = found;
         }
@@ -273,8 +277,8 @@ fn restore_name(arguments: &mut [OsString], environment: &mut Vec<Variable>) {
     }
 }
 
-/// The value of [`TYPED_PATHS`] for the arguments of srun: each absolute path, preceded by its position from the end. All arguments are included,
-/// because only srun can distinguish its options from the program. Long command lines are truncated: the program comes early.
+/// The value of [`TYPED_PATHS`] for the arguments of srun: each absolute path, preceded by its position from the end. Paths in srun's own options are
+/// included, because only srun can distinguish its options from the program. Long command lines are truncated: the program comes early.
 pub fn typed_paths(arguments: &[OsString]) -> OsString {
     let paths = arguments.iter().enumerate().filter(|(_, word)| word.as_bytes().starts_with(b"/"));
     let mut value = OsString::new();
@@ -289,7 +293,7 @@ pub fn typed_paths(arguments: &[OsString]) -> OsString {
     value
 }
 
-/// The possible paths of a program: in the directories of PATH, unless its name is a path.
+/// The possible paths of a program: one in each directory of PATH, or only the name itself if it contains a `/`.
 fn candidates(name: &OsStr, environment: &[Variable]) -> Vec<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
@@ -312,7 +316,7 @@ fn c_variables(environment: &[Variable]) -> Option<Vec<CString>> {
 /// a separate one. If PRoot works, it replaces this process and exits with 0.
 ///
 /// # Errors
-/// The step that the kernel or the engine refuses.
+/// The operation that failed and its error, or that PRoot is missing.
 pub fn probe(backend: Backend) -> Result<(), String> {
     namespaces::become_nobody()?;
     match backend {
@@ -321,11 +325,10 @@ pub fn probe(backend: Backend) -> Result<(), String> {
     }
 }
 
-/// The backend of this container for jobs in images, and why namespaces are not available (empty if they are);
-/// otherwise the reason.
+/// The backend of this container for jobs in images, and why namespaces are not available (empty if they are).
 ///
 /// # Errors
-/// No backend is available.
+/// Why namespaces are not available, if PRoot is not installed either.
 pub fn backend() -> Result<(Backend, String), String> {
     const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
     let refused = match sys::tool::ask("/proc/self/exe", &["oci", "--probe=namespaces"], DEADLINE)

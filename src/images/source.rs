@@ -1,6 +1,6 @@
 //! The source of an image: an archive, as a file or a stream, or a directory.
 //!
-//! The members of an archive that describes an image are never unpacked. They are found by their names in an index and read in place.
+//! If an archive contains an image (docker save, OCI), its members are not extracted. An index contains their locations, and they are read in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,16 +15,16 @@ use super::codec::Digest;
 use super::manifest::SavedImage;
 use super::tar::{Archive, Kind};
 
-/// The longest JSON document of an image. An index of all architectures has a few KiB.
+/// The maximum size of a JSON document of an image, in bytes. An index of all architectures has a few KiB.
 const MAX_DOCUMENT: u64 = 4 << 20;
-/// The maximum number of members in the archive of an image: a few for each layer.
+/// The maximum number of members in the index of an archive; an image has a few for each layer. Further members are ignored.
 const MAX_MEMBERS: usize = 10_000;
-/// The maximum number of links from a name to its file.
+/// The maximum number of names that are looked up to find a file: each link adds one.
 const MAX_LINKS: u32 = 8;
 
 /// The files of an image by name.
 pub(crate) enum ImageFiles {
-    /// A tar archive, and the location of each of its files.
+    /// A tar archive, and the location of each of its files that the image may need.
     Archive(Arc<File>, BTreeMap<Vec<u8>, ArchiveEntry>),
     /// The directory of an OCI layout.
     Directory(OwnedFd),
@@ -36,11 +36,11 @@ pub(crate) enum ArchiveEntry {
         offset: u64,
         size: u64,
     },
-    /// Another name of a file: in a docker save, equal layers are links.
+    /// A link to the file with this name: docker save writes identical layers as links.
     Link(Vec<u8>),
 }
 
-/// Reads a part of a file without moving its offset.
+/// Reads a part of a file without moving the file's offset.
 struct Part {
     file: Arc<File>,
     offset: u64,
@@ -65,7 +65,9 @@ impl ImageFiles {
 
     /// Opens a file by its relative name.
     pub(crate) fn open(&self, name: &str) -> Result<Box<dyn Read>, ImageError> {
-        let missing = || ImageError::Malformed(format!("a file is missing: {}", super::tar::lossy(name.as_bytes())));
+        let missing = || {
+            ImageError::Malformed(format!("a file is missing or unreadable: {}", super::tar::lossy(name.as_bytes())))
+        };
         match self {
             Self::Archive(file, members) => {
                 let mut name = name.as_bytes().to_vec();
@@ -119,8 +121,8 @@ pub(crate) fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// Whether a file of this name may be needed from the archive of an image. Other names are ignored, because an exported
-/// file system has too many to keep in memory.
+/// Whether a file of this name in an archive may belong to an image. Other names are ignored, because the archive of an
+/// exported file system has too many to keep in memory.
 fn is_image_file_name(name: &[u8]) -> bool {
     let depth = name.iter().filter(|byte| **byte == b'/').count();
     let is_document = depth == 0 && (name.ends_with(b".json") || name == b"oci-layout" || name.ends_with(b".tar"));
@@ -135,14 +137,14 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     if is_layout(&files) {
         return Ok(Some(files));
     }
-    // An exported file system may also contain a file of this name.
+    // An exported file system may also contain a manifest.json, which is not that of an image.
     let documents = files.document("manifest.json").ok();
     let images = documents.and_then(|bytes| serde_json::from_slice::<Vec<SavedImage>>(&bytes).ok());
     let Some(images) = images.filter(|images| !images.is_empty()) else { return Ok(None) };
     if images.iter().flat_map(|image| [&image.config].into_iter().chain(&image.layers)).all(|name| files.has(name)) {
         return Ok(Some(files));
     }
-    // Other tools, such as Bazel's rules, choose other names.
+    // Other tools, such as Bazel's rules, choose other names. So the names in manifest.json are accepted, too.
     let named: BTreeSet<&[u8]> = images
         .iter()
         .flat_map(|image| [&image.config].into_iter().chain(&image.layers))
@@ -185,7 +187,7 @@ pub(crate) fn is_layout(files: &ImageFiles) -> bool {
     files.has("oci-layout") && files.has("index.json")
 }
 
-/// Writes a stream to a file, because the description of an image comes after its layers. Decompresses a compressed
+/// Writes a stream to a file, because the description of an image may come after its layers. Decompresses a compressed
 /// archive.
 pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, limit: u64) -> Result<(), ImageError> {
     let layer = super::codec::open(stream)?;
@@ -193,7 +195,108 @@ pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, limit: u64) -> R
     let written = io::copy(&mut layer.reader.take(limit.saturating_add(1)), &mut to)?;
     to.flush()?;
     if written > limit {
-        return Err(ImageError::TooLarge("the image is larger than the free space on the disk"));
+        return Err(ImageError::TooLarge(
+            "the image does not fit into the free space (256 MiB must stay free), or is larger than 1 TiB",
+        ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_names_of_an_images_files_are_indexed() {
+        let needed = [
+            "manifest.json",
+            "oci-layout",
+            "layer.tar",
+            "sha256:ab",
+            "ab.tar.gz",
+            "blobs/sha256/ab",
+            "blobs/sha256/a/b",
+            "ab/layer.tar",
+        ];
+        let other = [
+            "a/manifest.json",
+            "a/oci-layout",
+            "a/b.tar",
+            "a/sha256:ab",
+            "a/b.tar.gz",
+            "a/b/layer.tar",
+            "blobs",
+            "bin/sh",
+        ];
+        assert!(needed.iter().all(|name| is_image_file_name(name.as_bytes())));
+        assert_eq!(other.iter().find(|name| is_image_file_name(name.as_bytes())), None);
+    }
+
+    fn read(files: &ImageFiles, name: &str) -> Option<String> {
+        let mut text = String::new();
+        files.open(name).ok()?.read_to_string(&mut text).unwrap();
+        Some(text)
+    }
+
+    #[test]
+    fn name_in_a_directory_leads_to_a_regular_file_below_it() {
+        let directory = crate::tests::scratch();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir_all(at("layout/blobs")).unwrap();
+        fs::write(at("layout/blobs/a"), "content").unwrap();
+        fs::write(at("outside"), "x").unwrap();
+        std::os::unix::fs::symlink("blobs/a", at("layout/link")).unwrap();
+        let files = ImageFiles::Directory(File::open(at("layout")).unwrap().into());
+        assert_eq!(read(&files, "blobs/a").as_deref(), Some("content"));
+        for name in [
+            "",
+            "blobs",
+            "blobs/b",
+            "blobs//a",
+            "./blobs/a",
+            "../outside",
+            "blobs/../../outside",
+            "/etc/passwd",
+            "link",
+        ] {
+            assert_eq!(read(&files, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn name_in_an_archive_leads_through_up_to_7_links_to_a_part_of_it() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let entry = |at: u8| match at {
+            0 => ArchiveEntry::File { offset: 2, size: 5 },
+            _ => ArchiveEntry::Link(vec![b'a' + at - 1]),
+        };
+        let members =
+            (0..9).map(|at| (vec![b'a' + at], entry(at))).chain([(b"z".to_vec(), ArchiveEntry::Link(b"z".to_vec()))]);
+        let files = ImageFiles::Archive(Arc::new(file), members.collect());
+        assert_eq!(["a", "b", "h"].map(|name| read(&files, name)), ["23456"; 3].map(|text| Some(text.to_owned())));
+        assert_eq!(["i", "z", "y"].map(|name| read(&files, name)), [const { None }; 3]);
+        let mut part = files.open("a").unwrap();
+        let mut pieces = [[0; 3]; 2];
+        assert_eq!(pieces.each_mut().map(|piece| part.read(piece).unwrap()), [3, 2]);
+        assert_eq!(pieces, [*b"234", *b"56\0"]);
+    }
+
+    #[test]
+    fn document_and_stream_have_a_maximum_size() {
+        let directory = crate::tests::scratch();
+        let files = ImageFiles::Directory(File::open(directory.path()).unwrap().into());
+        for (length, is_accepted) in [(4 << 20, true), ((4 << 20) + 1, false)] {
+            fs::write(directory.path().join("document"), vec![b' '; length]).unwrap();
+            assert_eq!(files.document("document").is_ok(), is_accepted, "{length}");
+        }
+        for (limit, is_accepted) in [(5, true), (4, false)] {
+            let mut file = tempfile::tempfile().unwrap();
+            let spooled = spool(&b"12345"[..], &mut file, limit);
+            assert_eq!(spooled.is_ok(), is_accepted, "{limit}");
+            assert!(is_accepted || matches!(spooled, Err(ImageError::TooLarge(_))), "{spooled:?}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! The directory of images. Each image is a directory with its files (`rootfs`) and its record (`image.json`).
 //!
 //! A user who can change an image decides what the jobs in it run. So an image is used only if root or the user of the job owns the directory, the
-//! image, its files and its record, and no other user can write there. Each of these is checked, because the owner of the directory may have changed.
+//! image, its `rootfs` and its record, and no other user can write there. Each of these is checked, because the owner of the directory may have
+//! changed.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -24,16 +25,16 @@ use super::{ImageError, ImageName, ImageRecord};
 pub(crate) const ROOTFS: &str = "rootfs";
 /// The name of the file with an image's record.
 pub(crate) const RECORD: &str = "image.json";
-/// The prefix of directories of incomplete imports and interrupted removals.
+/// The prefix of the names of directories that are not images: unfinished imports, and images that are being removed or replaced.
 const UNFINISHED: &str = ".unfinished-";
-/// The age at which an unfinished directory of another machine counts as abandoned.
+/// The age at which an unfinished directory of another machine is considered abandoned.
 const ABANDONED: std::time::Duration = std::time::Duration::from_secs(86_400);
 /// The maximum size of a record, in bytes.
 const MAX_RECORD: u64 = 1 << 20;
-/// The maximum depth of an image's tree, including its parent directories.
+/// The maximum depth of an image's directory: that of the tree, and a few levels above it.
 const MAX_DEPTH: usize = 210;
 
-/// The number of imports of this process so far.
+/// Counts the names of unfinished directories that this process has generated.
 static IMPORTS: AtomicU32 = AtomicU32::new(0);
 
 /// A directory of images.
@@ -48,24 +49,24 @@ pub struct Store {
 pub struct Listing {
     /// The usable images.
     pub images: Vec<ImageRecord>,
-    /// Why the other images cannot be used.
+    /// The reasons why further images, or the whole directory, are untrusted.
     pub untrusted: Vec<ImageError>,
 }
 
-/// The prefix of the files that pulls lock, before the name of the image.
+/// The prefix of the lock files of pulls; the image's name follows.
 const PULL: &str = ".pull-";
-/// The longest message of a failed pull, in bytes.
+/// The maximum size of a failed pull's message that a waiting process reads, in bytes.
 const MAX_MESSAGE: u64 = 4096;
 
 /// The outcome of [`Store::turn`].
 pub(crate) enum Turn {
-    /// The caller must pull the image.
+    /// No other process is pulling the image, so the caller may pull it.
     Ours(PullLock),
-    /// Another process has pulled, or has failed with this error.
+    /// Another process has pulled the image, or has failed to. Contains its error, if known.
     Passed(Option<String>),
 }
 
-/// The right to pull an image. If its process dies, the next waiting process gets it.
+/// The right to pull an image. If the process that has this right dies, the next waiting process gets it.
 pub(crate) struct PullLock {
     file: Flock<File>,
     name: String,
@@ -114,7 +115,7 @@ impl Store {
     /// Opens the directory; `None` if it is missing.
     ///
     /// # Errors
-    /// Users other than root and this one could replace the images in it: another user owns the directory or one of its parents.
+    /// The directory cannot be opened, or users other than root and this one could replace the images in it.
     fn open(&self) -> Result<Option<OwnedFd>, ImageError> {
         let opened = trusted_path::open(Path::new("/"), &self.path)
             .and_then(|directory| directory.require_own_content().map(|()| directory));
@@ -126,7 +127,8 @@ impl Store {
         }
     }
 
-    /// Opens the directory, and creates it if it is missing. Root creates the directory for all users before any of them can.
+    /// Opens the directory, and creates it if it is missing. At the container's start, slurminit creates the shared directory as root, before any
+    /// user can.
     ///
     /// # Errors
     /// It cannot be created, or users other than root and this one could replace the images in it.
@@ -141,7 +143,8 @@ impl Store {
                 };
                 let made = parent.and_then(|parent| parent.child(name));
                 let (mut directory, _) = made.map_err(ImageError::untrusted_directory)?;
-                // A new volume may be open to all (Kubernetes' `emptyDir`). Its files keep their owners, so files of other users are never used.
+                // A new volume may be writable by all users (Kubernetes' `emptyDir`). The files in it keep their owners, so files of other
+                // users are never used.
                 if trusted_path::is_ours(directory.metadata().uid()) {
                     directory.restrict_to_root(&mut Vec::new()).map_err(|error| self.io(error))?;
                 }
@@ -185,25 +188,26 @@ impl Store {
         Ok(listing)
     }
 
-    /// Finds an image; `None` if no image has this name.
+    /// Finds an image; `None` if no image has this name, or if the image is damaged.
     ///
     /// # Errors
     /// The directory cannot be read, or another user could change the image.
     pub fn find(&self, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
-        // The image may still be in another store.
+        // A store without the image is not checked, because another store may have the image.
         if !self.has(name) {
             return Ok(None);
         }
         self.open()?.map_or(Ok(None), |directory| self.record(&directory, name))
     }
 
-    /// Whether there is anything of this name, trusted or not.
+    /// Whether anything with this name exists, trusted or not.
     pub fn has(&self, name: &ImageName) -> bool {
         !is_missing(&self.path.join(name.as_str()))
     }
 
-    /// Reads the record of an image. The image, its files and its record must each belong to root or this user: the directory may have belonged to
-    /// another user when they were created. Everything in the files was created by the owner of their directory.
+    /// Reads the record of an image; `None` if the image is missing or damaged. The image's directory, its root file system and its record must
+    /// each belong to root or this user, and no other user may have write permission: the store may have belonged to another user when they were
+    /// created. The contents of the root file system need no check, because only its owner could create them.
     fn record(&self, directory: &OwnedFd, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
         let path = self.path.join(name.as_str());
         let check = |file: &OwnedFd, path: &Path| require_own_content(file, path, name);
@@ -228,7 +232,7 @@ impl Store {
     /// Removes an image.
     ///
     /// # Errors
-    /// No image has this name, or it cannot be removed.
+    /// No image has this name, the directory is untrusted, or the image cannot be removed.
     pub fn remove(&self, name: &ImageName) -> Result<(), ImageError> {
         let missing = || ImageError::Missing { name: name.clone(), path: self.path.clone() };
         let directory = self.open()?.ok_or_else(missing)?;
@@ -241,15 +245,15 @@ impl Store {
         remove_entry(&directory, OsStr::new(&unfinished), MAX_DEPTH).map_err(|error| self.io(error))
     }
 
-    /// Waits until no other process pulls this image, and calls `waiting` first if one does.
+    /// Waits until no other process is pulling this image. Calls `waiting` before it waits.
     ///
     /// # Errors
-    /// The directory cannot be written to, or its file system has no locks.
+    /// The directory is untrusted or cannot be written to, or its file system has no locks.
     pub(crate) fn turn(&self, name: &ImageName, waiting: impl FnOnce()) -> Result<Turn, ImageError> {
         let directory = self.create()?;
         let name = format!("{PULL}{name}");
         let fault = |error: nix::Error| ImageError::io(self.path.join(&name), error);
-        // NFS locks only files that are open for writing.
+        // NFS grants an exclusive lock only on a file that is open for writing.
         let flags = OFlag::O_CREAT | OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let opened = openat(&directory, name.as_str(), flags, Mode::from_bits_truncate(0o600)).map_err(fault)?;
         let mut file = match Flock::lock(File::from(opened), FlockArg::LockExclusiveNonblock) {
@@ -266,16 +270,17 @@ impl Store {
         if linked.is_ok_and(|linked| (linked.st_dev, linked.st_ino) == (own.st_dev, own.st_ino)) {
             return Ok(Turn::Ours(PullLock { file, name, directory }));
         }
-        let mut message = String::new();
+        let mut message = Vec::new();
         // On NFS the content of the removed file may be gone.
-        let _ = (&mut *file).take(MAX_MESSAGE).read_to_string(&mut message);
-        Ok(Turn::Passed((!message.is_empty()).then_some(message)))
+        let _ = (&mut *file).take(MAX_MESSAGE).read_to_end(&mut message);
+        Ok(Turn::Passed((!message.is_empty()).then(|| String::from_utf8_lossy(&message).into_owned())))
     }
 
-    /// Creates a directory for a new image, and removes those of killed imports.
+    /// Creates a directory for a new image. Removes the directories that killed imports and interrupted removals left.
     pub(crate) fn begin(&self) -> Result<(OwnedFd, Unfinished), ImageError> {
         let directory = self.create()?;
-        // Otherwise another import could remove the new directory before it is locked. On NFS this lock fails.
+        // Without this lock, another import could remove the new directory before it is locked itself. On NFS, only
+        // imports on this machine honor this lock.
         let copy = directory.try_clone().map_err(|error| self.io(error))?;
         let _turn = Flock::lock(copy, FlockArg::LockExclusive);
         self.remove_unfinished(&directory)?;
@@ -297,14 +302,15 @@ impl Store {
                 continue;
             }
             if let Ok(_lock) = Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
-                remove_entry(directory, &name, MAX_DEPTH).map_err(|error| self.io(error))?;
+                // A leftover that cannot be removed, for example with another user's files, must not prevent this import.
+                let _ = remove_entry(directory, &name, MAX_DEPTH);
             }
         }
         Ok(())
     }
 
-    /// Renames a complete image to its final name. rename(2) replaces only an empty directory, so an existing image is kept without RENAME_NOREPLACE,
-    /// which NFS, CephFS, Lustre and 9p do not support.
+    /// Renames a complete image to its final name. With `replaces`, an existing image is replaced; otherwise it is an error. rename(2) replaces only
+    /// an empty directory, so it never overwrites an image. RENAME_NOREPLACE is not needed; NFS, CephFS, Lustre and 9p do not support it.
     pub(crate) fn publish(
         &self,
         directory: &OwnedFd,
@@ -344,7 +350,7 @@ impl Store {
         }
     }
 
-    /// Removes the directory with the unfinished name: a failed import, or the image that was replaced.
+    /// Removes the directory with the unfinished name, if it exists: a failed import, or the image that was replaced.
     pub(crate) fn discard(&self, directory: &OwnedFd, unfinished: &Unfinished) -> Result<(), ImageError> {
         remove_entry(directory, OsStr::new(&unfinished.name), MAX_DEPTH).map_err(|error| self.io(error))
     }
@@ -356,7 +362,7 @@ fn own_unfinished() -> String {
     format!("{UNFINISHED}{}-", name.to_string_lossy().replace('/', "-"))
 }
 
-/// A name that no other process on any machine with this store has.
+/// A new name for an unfinished directory, which no other process on any machine with this store generates.
 fn unfinished_name() -> String {
     let number = IMPORTS.fetch_add(1, Ordering::Relaxed);
     let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
@@ -370,13 +376,14 @@ fn is_abandoned(directory: &OwnedFd) -> bool {
     u64::try_from(modified).is_ok_and(|modified| now.saturating_sub(modified) > ABANDONED.as_secs())
 }
 
-/// Fails if a user other than root and this one can change an open part of the image.
+/// Fails if a user other than root and this one can change this open file or directory of the image.
 fn require_own_content(file: &OwnedFd, path: &Path, name: &ImageName) -> Result<(), ImageError> {
     let status = fstat(file).map_err(|error| ImageError::io(path, error))?;
     let (uid, mode) = (status.st_uid, status.st_mode & 0o7777);
     if !trusted_path::is_ours(uid) {
-        let fix =
-            format!("remove it (`slurminit image remove {name}` as the owner of the directory), and import it again");
+        let fix = format!(
+            "remove the image (`slurminit image remove {name}` as the owner of the images directory), and import it again"
+        );
         return Err(ImageError::Foreign { path: path.to_owned(), uid, fix });
     }
     if mode & 0o022 != 0 {
@@ -388,4 +395,63 @@ fn require_own_content(file: &OwnedFd, path: &Path, name: &ImageName) -> Result<
 fn is_missing(path: &Path) -> bool {
     let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     std::fs::symlink_metadata(path).is_err_and(|error| missing.contains(&error.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn tools() -> ImageName {
+        "tools".parse().unwrap()
+    }
+
+    /// The lock, if the caller may pull the image.
+    fn lock(turn: Turn) -> PullLock {
+        match turn {
+            Turn::Ours(lock) => lock,
+            Turn::Passed(why) => panic!("passed: {why:?}"),
+        }
+    }
+
+    #[test]
+    fn waiting_process_gets_outcome_of_pull_or_its_turn() {
+        let directory = crate::tests::scratch();
+        let store = Store::shared(directory.path().join("images"));
+        let first = || lock(store.turn(&tools(), || unreachable!("no other process pulls")).unwrap());
+        // The outcome for another process that waits while this one pulls.
+        let waiter = |end: &dyn Fn(PullLock)| {
+            let pull = first();
+            let (waits, is_waiting) = mpsc::channel();
+            let other = store.clone();
+            let thread = std::thread::spawn(move || other.turn(&tools(), || waits.send(()).unwrap()).unwrap());
+            is_waiting.recv().unwrap();
+            end(pull);
+            thread.join().unwrap()
+        };
+        let passed = waiter(&|pull| pull.release(None));
+        assert!(matches!(passed, Turn::Passed(None)));
+        let failed = waiter(&|pull| pull.release(Some("no such image".to_owned())));
+        assert!(matches!(failed, Turn::Passed(Some(why)) if why == "no such image"));
+        let long = waiter(&|pull| pull.release(Some(format!("x{}", "ä".repeat(3000)))));
+        assert!(matches!(long, Turn::Passed(Some(why)) if why.starts_with("xä")), "the limit may split a character");
+        // The process that pulled has died.
+        let died = waiter(&|pull| drop(pull));
+        lock(died).release(None);
+        first().release(None);
+        assert_eq!(crate::tests::entries(store.path()), 0);
+    }
+
+    #[test]
+    fn lock_of_a_pull_follows_no_link() {
+        let directory = crate::tests::scratch();
+        let store = Store::shared(directory.path().join("images"));
+        store.create().unwrap();
+        symlink("target", store.path().join(".pull-tools")).unwrap();
+        let error = store.turn(&tools(), || unreachable!("no other process pulls")).map(lock).err().unwrap();
+        assert!(matches!(error, ImageError::Io { .. }), "{error:?}");
+        assert!(!store.path().join("target").exists());
+    }
 }

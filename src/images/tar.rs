@@ -1,7 +1,7 @@
-//! Reads tar archives (POSIX ustar, pax and GNU) one member at a time.
+//! Reads tar archives (Unix version 7, POSIX ustar and pax, GNU) one member at a time.
 //!
 //! Archives are untrusted. Everything that is kept in memory, such as a member's name and attributes, has a fixed limit. A size is only used as the
-//! number of bytes still to be read. This module writes no member.
+//! number of bytes still to be read. This module does not write files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
@@ -13,7 +13,7 @@ const BLOCK: usize = 512;
 const MAX_PATH: u64 = 4096;
 /// The maximum length of a block of pax attributes, which contains paths, times and extended attributes.
 const MAX_PAX: u64 = 1 << 20;
-/// The maximum number of consecutive headers that describe the next member.
+/// The maximum number of consecutive headers that describe one member, including its own.
 const MAX_PREFIXES: u32 = 8;
 
 /// The type of a member.
@@ -56,12 +56,13 @@ struct Overrides {
 pub(crate) struct Archive<R> {
     reader: R,
     position: u64,
-    /// The unread bytes of the current member's content, and of the padding after it.
+    /// The number of unread bytes of the current member's content.
     unread_content: u64,
+    /// The number of bytes of padding to skip after the content.
     padding: u64,
     /// Whether the archive may end without its end mark, because its digest is verified.
     may_have_no_end: bool,
-    /// Skips this many bytes, and returns how many there were.
+    /// Skips this many bytes, and returns how many it skipped: fewer at the end of the input.
     skip: fn(&mut R, u64) -> io::Result<u64>,
 }
 
@@ -104,7 +105,7 @@ impl<R: Read> Archive<R> {
                 b'L' => overrides.path = Some(self.read_name(size)?),
                 b'K' => overrides.link = Some(self.read_name(size)?),
                 b'x' => self.read_pax(size, &mut overrides)?,
-                // Attributes of the whole archive: git's comment, a volume's name.
+                // Attributes of the whole archive, such as git's comment or a volume's name, are skipped.
                 b'g' | b'V' => self.begin_content(size),
                 kind => return self.member(&header, kind, size, overrides).map(Some),
             }
@@ -122,7 +123,7 @@ impl<R: Read> Archive<R> {
         let path = overrides.path.unwrap_or_else(|| path(header));
         let link = overrides.link.unwrap_or_else(|| until_nul(&header[157..257]).to_vec());
         if path.is_empty() || path.contains(&0) || link.contains(&0) {
-            return Err(malformed("a member has an invalid name"));
+            return Err(malformed("a member has an invalid name or link target"));
         }
         let kind = match kind {
             // The format of Unix version 7 has no type for directories.
@@ -161,7 +162,8 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// The next header; `None` at the end, which two blocks of zeros mark. A single block of zeros is skipped, as in GNU tar.
+    /// The next header; `None` at the end, which two blocks of zeros mark. With `may_have_no_end`, the input may also just end. A single block of
+    /// zeros is skipped, as in GNU tar.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>, ImageError> {
         for _ in 0..2 {
             let mut header = [0; BLOCK];
@@ -170,7 +172,7 @@ impl<R: Read> Archive<R> {
             match read {
                 0 if self.may_have_no_end => return Ok(None),
                 0 if self.position == 0 => return Err(malformed("the archive is empty")),
-                0 => return Err(malformed("the archive is truncated: it has no end")),
+                0 => return Err(malformed("the archive is truncated: its end mark is missing")),
                 BLOCK => {}
                 _ if self.position == read as u64 => return Err(malformed("not a tar archive")),
                 _ => return Err(malformed("the archive is truncated")),
@@ -196,7 +198,7 @@ impl<R: Read> Archive<R> {
 
     fn read_content(&mut self, size: u64, limit: u64) -> Result<Vec<u8>, ImageError> {
         if size > limit {
-            return Err(malformed("a member's name or attributes are too long"));
+            return Err(malformed("a member's name, link target or attributes are too long"));
         }
         self.begin_content(size);
         let mut bytes = Vec::new();
@@ -216,18 +218,18 @@ impl<R: Read> Archive<R> {
                 let equals = record.iter().position(|byte| *byte == b'=')?;
                 Some((&record[..equals], &record[equals + 1..], length))
             };
-            let (key, value, length) = record().ok_or_else(|| malformed("a member's pax attributes are damaged"))?;
+            let (key, value, length) = record().ok_or_else(|| malformed("a pax extended header is malformed"))?;
             let text = std::str::from_utf8(value).unwrap_or_default();
             match key {
                 b"path" | b"linkpath" if value.len() as u64 > MAX_PATH => {
-                    return Err(malformed("a member's name is too long"));
+                    return Err(malformed("a member's name or link target is too long"));
                 }
                 b"path" => overrides.path = Some(value.to_vec()),
                 b"linkpath" => overrides.link = Some(value.to_vec()),
                 b"size" => overrides.size = Some(text.parse().map_err(|_| malformed("a member's size is invalid"))?),
                 b"mtime" => overrides.mtime = text.split('.').next().and_then(|seconds| seconds.parse().ok()),
                 key if key.starts_with(b"GNU.sparse.") => {
-                    return Err(malformed("the archive has sparse files; make it without --sparse"));
+                    return Err(malformed("the archive contains sparse files; create it without --sparse"));
                 }
                 _ => {}
             }
@@ -279,7 +281,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 
 fn path(header: &[u8; BLOCK]) -> Vec<u8> {
     let (name, prefix) = (until_nul(&header[..100]), until_nul(&header[345..500]));
-    // In GNU's old format, this field contains times instead of the prefix.
+    // In GNU's old format, times and other data take the place of the prefix.
     let is_ustar = &header[257..263] == b"ustar\0";
     if is_ustar && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_vec() }
 }
@@ -288,7 +290,7 @@ fn path(header: &[u8; BLOCK]) -> Vec<u8> {
 fn number(field: &[u8]) -> Result<u64, ImageError> {
     if field[0] & 0x80 != 0 {
         if field[0] == 0xff {
-            // A time before 1970 is read as 0.
+            // A negative number, such as a time before 1970, is replaced by 0.
             return Ok(0);
         }
         let first = u64::from(field[0] & 0x7f);
@@ -301,4 +303,148 @@ fn number(field: &[u8]) -> Result<u64, ImageError> {
         return Ok(0);
     }
     u64::from_str_radix(text, 8).map_err(|_| malformed("a number in a header is invalid"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::archive::Tar;
+
+    /// The members of an archive, whose content is not read.
+    fn members(archive: &[u8]) -> Result<Vec<Member>, ImageError> {
+        let mut archive = Archive::new(archive);
+        std::iter::from_fn(|| archive.next().transpose()).collect()
+    }
+
+    fn only_member(tar: Tar) -> Member {
+        <[Member; 1]>::try_from(members(&tar.end()).unwrap()).unwrap().into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn type_of_member_follows_from_its_byte_and_name() {
+        for (byte, path, expected) in [
+            (0, "a", Kind::File),
+            (0, "a/", Kind::Directory),
+            (b'0', "a", Kind::File),
+            (b'7', "a", Kind::File),
+            (b'7', "a/", Kind::Directory),
+            (b'1', "a", Kind::Hardlink),
+            (b'2', "a/", Kind::Symlink),
+            (b'3', "a", Kind::Special),
+            (b'4', "a", Kind::Special),
+            (b'5', "a", Kind::Directory),
+            (b'6', "a", Kind::Special),
+        ] {
+            // Only a file has content, whatever the header says.
+            let size = if expected == Kind::File { 0 } else { 7 };
+            let member = only_member(Tar::new().member(path, byte, 0o4751, (size, b""), "to"));
+            let (mode, mtime, link) = (0o4751, 1_700_000_000, b"to".to_vec());
+            let path = path.as_bytes().to_vec();
+            assert_eq!(member, Member { path, kind: expected, mode, mtime, size: 0, link, offset: 512 }, "{byte}");
+        }
+    }
+
+    #[test]
+    fn attributes_before_a_member_replace_those_of_its_header() {
+        let long = "l".repeat(200);
+        let gnu = Tar::new().gnu_long("path", b"").member("x", b'K', 0, (201, format!("{long}\0").as_bytes()), "");
+        let all = members(&gnu.symlink("a", "short").end()).unwrap();
+        assert_eq!((all[0].path.as_slice(), all[1].link.as_slice()), (&b"path"[..], long.as_bytes()));
+        let pax = [("path", "p"), ("linkpath", "l"), ("size", "3"), ("mtime", "5.9"), ("uname", "x")];
+        let member = only_member(Tar::new().pax(&pax, "short", b"123"));
+        assert_eq!((member.path, member.link, member.size, member.mtime), (b"p".to_vec(), b"l".to_vec(), 3, 5));
+        // A comment of git, and the name of a volume.
+        let global = Tar::new().member("g", b'g', 0, (9, b"9 comment"), "").member("v", b'V', 0, (0, b""), "");
+        assert_eq!(only_member(global.file("a", 0o644, b"")).path, b"a");
+        let prefixes = |count| (0..count).fold(Tar::new(), |tar, _| tar.member("v", b'V', 0, (0, b""), ""));
+        assert_eq!(only_member(prefixes(7).file("a", 0o644, b"")).offset, 8 * 512);
+        assert!(members(&prefixes(8).file("a", 0o644, b"").end()).is_err());
+    }
+
+    #[test]
+    fn names_and_attributes_have_a_maximum_length() {
+        let name = |length: usize| Tar::new().gnu_long(&"n".repeat(length - 1), b"").end();
+        assert_eq!(members(&name(4096)).unwrap()[0].path.len(), 4095);
+        assert!(members(&name(4097)).is_err());
+        for key in ["path", "linkpath"] {
+            let pax = |length: usize| Tar::new().pax(&[(key, &"n".repeat(length))], "a", b"").end();
+            assert!(members(&pax(4096)).is_ok() && members(&pax(4097)).is_err(), "{key}");
+        }
+        let pax = |length: usize| {
+            let record = format!("{length} comment={}\n", "x".repeat(length - 17));
+            assert_eq!(record.len(), length);
+            Tar::new().member("p", b'x', 0, (length as u64, record.as_bytes()), "").file("a", 0o644, b"").end()
+        };
+        assert!(members(&pax(1 << 20)).is_ok() && members(&pax((1 << 20) + 1)).is_err());
+    }
+
+    #[test]
+    fn content_follows_its_header_and_is_padded() {
+        let tar = Tar::new().file("a", 0o644, b"1").file("b", 0o644, &[2; 512]).file("c", 0o644, &[3; 513]);
+        let bytes = tar.file("d", 0o644, b"").end();
+        let offsets: Vec<u64> = members(&bytes).unwrap().iter().map(|member| member.offset).collect();
+        assert_eq!(offsets, [512, 1536, 2560, 4096]);
+        // The content may be read in part.
+        let mut archive = Archive::new(bytes.as_slice());
+        archive.next().unwrap();
+        archive.next().unwrap();
+        let mut start = [0; 5];
+        archive.read_exact(&mut start).unwrap();
+        assert_eq!((start, archive.next().unwrap().unwrap().offset), ([2; 5], 2560));
+        let mut rest = Vec::new();
+        archive.read_to_end(&mut rest).unwrap();
+        assert_eq!((rest, archive.next().unwrap().unwrap().path), (vec![3; 513], b"d".to_vec()));
+        assert_eq!(archive.next().unwrap(), None);
+    }
+
+    #[test]
+    fn prefix_of_a_name_is_used_in_posix_archives_only() {
+        let name = |magic: &[u8], prefix: &[u8]| {
+            only_member(Tar::new().file("a", 0o644, b"").patch(257, magic).patch(345, prefix)).path
+        };
+        assert_eq!(name(b"ustar\0", b"directory"), b"directory/a");
+        assert_eq!(name(b"ustar\0", b""), b"a");
+        assert_eq!(name(b"ustar ", b"14000000000"), b"a");
+    }
+
+    #[test]
+    fn parses_octal_and_binary_numbers() {
+        for (field, expected) in [
+            (&b"0000644\0"[..], Some(0o644)),
+            (b"   12 \0", Some(0o12)),
+            (b"  \0", Some(0)),
+            (b"12 3", None),
+            (b"8", None),
+            (b"-1", None),
+            (b"1\xc3", None),
+            (b"\x80\0\x01\x02", Some(258)),
+            (b"\x81\x03", Some(259)),
+            (b"\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", Some(u64::MAX)),
+            (b"\x80\0\0\x01\0\0\0\0\0\0\0\0", None),
+            (b"\xff\xff\xfe", Some(0)),
+        ] {
+            assert_eq!(number(field).ok(), expected, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn one_block_of_zeros_is_skipped_and_two_end_the_archive() {
+        let [one, two] = ["a", "b"].map(|name| Tar::new().file(name, 0o644, b"").0);
+        let zeros = |blocks: usize| vec![0; blocks * BLOCK];
+        let names = |archive: &[Vec<u8>]| {
+            let paths =
+                members(&archive.concat()).map(|all| all.into_iter().map(|member| member.path).collect::<Vec<_>>());
+            paths.map_err(|error| error.to_string())
+        };
+        assert_eq!(names(&[one.clone(), zeros(1), two.clone(), zeros(2)]), Ok(vec![b"a".to_vec(), b"b".to_vec()]));
+        assert_eq!(names(&[one.clone(), zeros(2), two]), Ok(vec![b"a".to_vec()]));
+        for (archive, why) in [
+            (&[] as &[Vec<u8>], "the archive is empty"),
+            (std::slice::from_ref(&one), "the archive is truncated: its end mark is missing"),
+            (&[vec![b'x'; 100]], "not a tar archive"),
+            (&[one.clone(), vec![0; 100]], "the archive is truncated"),
+        ] {
+            assert_eq!(names(archive), Err(malformed(why).to_string()));
+        }
+    }
 }

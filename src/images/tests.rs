@@ -1,7 +1,8 @@
 //! Imports of archives into a directory.
 
-mod archive;
+pub(super) mod archive;
 mod hostile;
+mod limits;
 mod owners;
 
 use std::fs;

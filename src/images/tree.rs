@@ -1,8 +1,8 @@
 //! Builds a file tree from untrusted names.
 //!
-//! Every name is resolved one component at a time, relative to an open directory and without following links by the kernel. A link in
+//! Every name is resolved one component at a time, relative to an open directory, so that the kernel follows no link. A link in
 //! the tree is followed as if the tree were the root of a file system: `..` stops there, and an absolute target starts there. The tree is
-//! in a directory that only the importing user can write to, so nothing changes between a check and its use.
+//! in a directory that only root and this user can write to, so no other user can change anything between a check and its use.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write as _};
@@ -23,10 +23,10 @@ use super::tar::lossy;
 const MAX_DEPTH: usize = 200;
 /// The maximum number of links in a path, as in the kernel.
 const MAX_LINKS: u32 = 40;
-/// The permissions that files of an image keep: no write permission for other users, and no set-user-id.
+/// The permissions that files and directories of an image keep: no write permission for other users, and no set-user-id or set-group-id.
 const FILE_BITS: u32 = 0o755;
 
-/// The home of root in an image, which most images close (0700).
+/// The name of root's home directory in an image. Most images close this directory (0700).
 const HOME_OF_ROOT: &str = "root";
 
 /// The limits of an import.
@@ -39,17 +39,16 @@ pub(crate) struct Budget {
 /// A tree that is being built.
 pub(crate) struct Tree {
     root: OwnedFd,
-    /// The path and the open directories of the last parent, because an archive lists the files of a directory
-    /// together.
+    /// The path of the last parent, and the directories on it, which stay open: an archive lists the files of a directory together.
     parent: Option<(Vec<OsString>, Vec<OwnedFd>)>,
     budget: Budget,
-    /// The bytes and entries so far.
+    /// The bytes and entries added so far.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// The device nodes and FIFOs that were left out, without those of /dev.
+    /// The number of device nodes and FIFOs that were left out, not counting those in /dev.
     pub(crate) skipped: u64,
-    /// The number of programs for this machine so far, and the machine type (ELF's `e_machine`) of a program for
-    /// another one.
+    /// The number of programs for this machine so far, and the machine type (ELF's `e_machine`) of the last program for another machine. Only 64-bit
+    /// little-endian programs count.
     pub(crate) programs: (u32, Option<u16>),
 }
 
@@ -73,10 +72,10 @@ pub(crate) fn kind(status: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// The components of a path in an archive.
+/// The components of a path in an archive. A leading `/` is the root of the image.
 ///
 /// # Errors
-/// The path contains `..`, or is deeper than any real one. A leading `/` is the root of the image.
+/// The path contains `..` or a name longer than 255 bytes, or has too many directories.
 pub(crate) fn components(path: &[u8]) -> Result<Vec<OsString>, ImageError> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     let parts: Vec<OsString> = parts.map(|part| OsString::from_vec(part.to_vec())).collect();
@@ -120,7 +119,9 @@ impl Tree {
         label: &[u8],
         action: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, ImageError>,
     ) -> Result<T, ImageError> {
-        let Some((name, parents)) = path.split_last() else { return Err(rejected(label, "path of the root itself")) };
+        let Some((name, parents)) = path.split_last() else {
+            return Err(rejected(label, "path that is the root directory itself"));
+        };
         if self.parent.as_ref().is_none_or(|(path, _)| path != parents) {
             self.parent = None;
             let open = self.open_path(parents, label)?;
@@ -148,7 +149,7 @@ impl Tree {
             match status(at, &name).map_err(fault)? {
                 None => {
                     match mkdirat(at, name.as_os_str(), Mode::from_bits_truncate(0o755)) {
-                        // Another step makes the same mount points.
+                        // Another step may have made the same mount point in the meantime.
                         Ok(()) | Err(Errno::EEXIST) => {}
                         Err(error) => return Err(fault(error)),
                     }
@@ -171,7 +172,7 @@ impl Tree {
                     let parts = parts.filter(|part| !part.is_empty() && *part != b".");
                     rest.extend(parts.rev().map(|part| OsStr::from_bytes(part).to_owned()));
                 }
-                Some(_) => return Err(rejected(label, "path through a file")),
+                Some(_) => return Err(rejected(label, "a parent of the path is not a directory")),
             }
         }
         Ok(open)
@@ -214,7 +215,7 @@ impl Tree {
         let removed = self.in_parent(path, label, |at, name| {
             remove_entry(at, name, MAX_DEPTH + 1).map_err(|error| ImageError::io(lossy(label), error))
         });
-        // The removed directory may be the open one.
+        // The removed directory may be the one that is kept open.
         self.parent = None;
         removed
     }
@@ -238,8 +239,8 @@ impl Tree {
         if must_replace == Some(true) {
             self.remove(path, label)?;
         }
-        // The owner must be able to add and remove files. The home of the image's root has programs that jobs run as other users: its files
-        // keep their modes.
+        // The owner must be able to add and remove files. The home directory of the image's root may contain programs that jobs run as
+        // other users, so this directory is opened to them; its files keep their modes.
         let opened = if path == [OsStr::new(HOME_OF_ROOT)] { 0o755 } else { 0o700 };
         self.in_parent(path, label, |at, name| {
             let make = || -> nix::Result<()> {
@@ -280,7 +281,9 @@ impl Tree {
             is_start = false;
             self.bytes += read as u64;
             if self.bytes > self.budget.bytes {
-                return Err(ImageError::TooLarge("the image is larger than the free space on the disk"));
+                return Err(ImageError::TooLarge(
+                    "the image does not fit into the free space (256 MiB must stay free), or is larger than 1 TiB",
+                ));
             }
             file.write_all(&buffer[..read]).map_err(|error| ImageError::io(lossy(label), error))?;
             if read < buffer.len() {
@@ -304,7 +307,7 @@ impl Tree {
         }
     }
 
-    /// Adds a symbolic link. The kernel does not follow its target here; in a job, the target cannot leave the image's root.
+    /// Adds a symbolic link. The link is not followed here; in a job, its target cannot leave the image's root.
     pub(crate) fn symlink(&mut self, path: &[OsString], label: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.count()?;
         if target.is_empty() || target.len() > 4095 {
@@ -316,10 +319,10 @@ impl Tree {
         })
     }
 
-    /// Adds a hard link to a file of this tree, by the path in the archive.
+    /// Adds a hard link to a file of this tree. `target` is the file's path in the archive.
     pub(crate) fn hardlink(&mut self, path: &[OsString], label: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.count()?;
-        let target = components(target).map_err(|_| rejected(label, "hard link that leaves the root"))?;
+        let target = components(target).map_err(|_| rejected(label, "hard link with an invalid target"))?;
         if target == path {
             return Ok(());
         }
@@ -331,12 +334,12 @@ impl Tree {
         let is_file = |found: &FileStat| [SFlag::S_IFREG, SFlag::S_IFLNK].contains(&kind(found));
         let Some(found) = status(source, last).map_err(fault)?.filter(|found| self.entries == before && is_file(found))
         else {
-            return Err(rejected(label, "hard link to something that is not a file"));
+            return Err(rejected(label, "hard link to a directory or a missing file"));
         };
         let source = source.try_clone().map_err(|error| ImageError::io(lossy(label), error))?;
         let present = self.in_parent(path, label, |at, name| status(at, name).map_err(fault))?;
         if present.is_some_and(|present| (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino)) {
-            // The link exists already: both paths lead to the same file through different names of a directory.
+            // Both paths already lead to the same file, for example through a link to its directory. Removing one could remove the other.
             return Ok(());
         }
         self.remove(path, label)?;
@@ -345,7 +348,7 @@ impl Tree {
         })
     }
 
-    /// Removes everything in a directory except the paths that `keeps` accepts.
+    /// Removes the entries of a directory, except those whose paths `keeps` accepts.
     pub(crate) fn clear(
         &mut self,
         path: &[OsString],

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The name of a truncated state file in slurmctld's log, and the file's name (Slurm 24.11).
+/// slurmctld's state files: the name in the log message about a truncated file, and the file name (Slurm 24.11).
 const STATE_FILES: [(&str, &str); 11] = [
     ("job state save", "job_state"),
     ("node data checkpoint", "node_state"),
@@ -17,8 +17,8 @@ const STATE_FILES: [(&str, &str); 11] = [
     ("fed_mgr state", "fed_mgr_state"),
 ];
 
-/// The fix commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
-/// jobs after it.
+/// The cause, and the commands to run on the host that correct it; `None` if no line names a truncated state file.
+/// slurmctld's own advice, `-i`, discards the unreadable record and all records after it.
 pub(super) fn fix(last_lines: &[String], state: &Path) -> Option<String> {
     let truncated_file = |line: &String| {
         let file = line.strip_prefix("Incomplete ")?;
@@ -31,7 +31,9 @@ pub(super) fn fix(last_lines: &[String], state: &Path) -> Option<String> {
     let mv_args = format!("--entrypoint mv IMAGE {file} {file}.cut");
     let commands =
         format!("docker stop CONTAINER; docker run --rm --volumes-from CONTAINER {mv_args}; docker start CONTAINER");
-    Some(format!("{file} is truncated; move it away, so that slurmctld reads {name}.old: {commands}"))
+    Some(format!(
+        "{file} is truncated; move it away, so that slurmctld reads {name}.old, or starts without this file: {commands}"
+    ))
 }
 
 #[cfg(test)]

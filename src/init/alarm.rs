@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use sys::system_calls::async_fd;
 
-/// Holds one deadline at a time. Without a timerfd, tokio's timers are used.
+/// A timer for one deadline at a time. If no timerfd can be created, tokio's timers are used.
 #[derive(Debug)]
 pub(super) struct Alarm(Option<(TimerFd, AsyncFd<OwnedFd>)>);
 
@@ -36,7 +36,7 @@ impl Alarm {
             let expiration = Expiration::OneShot(TimeSpec::from_duration(remaining));
             let armed = self.0.as_ref().filter(|(timer, _)| timer.set(expiration, TimerSetTimeFlags::empty()).is_ok());
             let Some((_, readable)) = armed else { return tokio::time::sleep_until(deadline).await };
-            // This may be the expiry of an earlier deadline that was replaced.
+            // The timer may have expired for an earlier deadline that was replaced, so the loop checks the time again.
             match readable.readable().await {
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => return tokio::time::sleep_until(deadline).await,

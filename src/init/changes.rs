@@ -1,9 +1,9 @@
-//! Watches the operator's configuration directory and /etc/passwd for changes.
+//! Watches the operator's configuration files and /etc/passwd for changes.
 //!
-//! Uses inotify in the event loop, so nothing wakes up until something is written. A directory is also watched
-//! through its parent, because it may appear later or be replaced as a whole. A file is also watched directly, because
-//! a file that is bind-mounted alone sends its events to its own inode. Kubernetes replaces the symlink `..data`, not
-//! the files.
+//! Uses inotify in the event loop, so nothing wakes up until something is written. A configuration directory is also
+//! watched through its parent, because it may appear later or be replaced as a whole. A file is also watched directly,
+//! because its directory gets no event if the file is bind-mounted on its own. Kubernetes replaces the symlink `..data`,
+//! not the files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,11 +24,11 @@ use sys::system_calls::async_fd;
 
 const KUBERNETES_LINK: &str = "..data";
 
-/// The directory and name of the account database.
+/// The directory and file name of the user database.
 const ACCOUNTS: (&str, &str) = ("/etc", "passwd");
 
-/// From now on, sends [`Event::AccountsChanged`], and, if the operator enabled that, [`Event::ConfigurationChanged`].
-/// If inotify is unavailable, logs that once.
+/// From now on, sends [`Event::AccountsChanged`] and, with `reload_on_change`, [`Event::ConfigurationChanged`]. Without
+/// a cluster, nothing is watched. If inotify is unavailable, logs a warning and watches nothing.
 pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
     if !task.setup.has_cluster {
         return;
@@ -37,7 +37,8 @@ pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
         Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
         Err(error) => warn(&message!(
             "files-not-watched",
-            "cannot watch files for changes: {error}; raise the host's fs.inotify.max_user_instances, or use `slurminit reload`",
+            "cannot watch files for changes: {error}; raise the host's fs.inotify.max_user_instances, or run `slurminit reload` after each \
+             change of the configuration, and `slurminit environments` after each change of /etc/passwd",
             error
         )),
     }
@@ -51,7 +52,7 @@ struct ChangeWatcher {
     directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
     /// The configuration files that are watched directly.
     files: Vec<PathBuf>,
-    /// The names in the watched directories whose events are about the configuration.
+    /// The names of the files and directories whose events concern the configuration.
     names: Vec<OsString>,
     /// The watches of /etc and of /etc/passwd itself.
     accounts: [Option<WatchDescriptor>; 2],
@@ -104,8 +105,10 @@ impl ChangeWatcher {
 
     fn concerns_configuration(&self, event: &InotifyEvent) -> bool {
         match &event.name {
+            // Only /etc/passwd is watched.
+            _ if self.files.is_empty() => false,
             Some(name) => self.names.contains(name),
-            // A file that is watched directly reports its own events.
+            // The events of a directly watched file have no name.
             None => is_queue_overflow(event) || (!is_watch_removed(event) && self.accounts[1] != Some(event.wd)),
         }
     }
@@ -117,7 +120,8 @@ impl ChangeWatcher {
         }
     }
 
-    /// Watches the files and directories that the paths refer to now. Existing watches are kept.
+    /// Watches the files and directories that the paths refer to now. A watch is kept if its path still refers to the
+    /// same inode.
     fn update_watches(&mut self) {
         let in_directory = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_CREATE
@@ -149,7 +153,7 @@ fn is_queue_overflow(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
 }
 
-/// Whether the kernel dropped the watch. The directory's own event already reports the change.
+/// Whether the kernel removed the watch. The event of the parent directory already reports the change.
 fn is_watch_removed(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_IGNORED)
 }

@@ -3,7 +3,8 @@
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Smaller jumps are not reported: NTP steps the clock by up to half a second, and this process can be preempted.
+/// Smaller jumps are not reported: time synchronization makes small corrections, and this process can be preempted
+/// between reading the two clocks.
 const REPORTED_JUMP_MS: i64 = 2000;
 
 /// The last known offset of the wall clock.
@@ -17,7 +18,7 @@ impl Clock {
         Self { offset_ms: offset_ms() }
     }
 
-    /// How far the clock was set since the last call: `3600 s ahead`.
+    /// How far the clock has been set since the last call, such as `3600 s ahead`; `None` if there is nothing to report.
     pub(super) fn jump(&mut self) -> Option<String> {
         let now = offset_ms();
         let before = std::mem::replace(&mut self.offset_ms, now);

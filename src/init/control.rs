@@ -1,8 +1,8 @@
 //! The server end of the control socket, in PID 1.
 //!
-//! Each client has its own task on PID 1's only thread. At most [`MAX_CLIENTS`] are served. A client has [`DEADLINE`]
-//! to send its request, of at most [`MAX_REQUEST_BYTES`] bytes, and the same time to read the answer. Without a client
-//! there are no wake-ups.
+//! Each client has its own task on PID 1's only thread. At most [`MAX_CLIENTS`] are served at once, and
+//! [`MAX_FOLLOWERS`] more may follow a log. A client has [`DEADLINE`] to send its request, of at most
+//! [`MAX_REQUEST_BYTES`] bytes, and the same time to read the answer. Without a client there are no wake-ups.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
@@ -21,14 +21,14 @@ use tokio::time::timeout;
 
 use machine::protocol::{MAX_REQUEST_BYTES, Reply, Request, line, take_request};
 
-/// How many clients are served at once; further ones get `Busy`.
+/// How many clients are served at once; further clients receive `Busy`.
 const MAX_CLIENTS: usize = 8;
-/// How many clients may follow a log, for any length of time, in addition to the others. Two of them are slurminit's
-/// own.
+/// How many clients may follow a log, for any length of time, in addition to the others. slurminit itself uses up to two of
+/// these slots.
 const MAX_FOLLOWERS: usize = 6;
 /// How long a client may take to send its request, and again to read the answer.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// How long to stop accepting clients after file descriptors ran out.
+/// How long to stop accepting clients after accept(2) has failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A request, and the channel for its answer.
@@ -60,21 +60,22 @@ impl From<Reply> for FullReply {
 /// Creates the socket, and replaces one left by an earlier start. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// The directory is missing, read-only or another user's, or the name is taken.
+/// The directory is missing, read-only or untrusted, the path is too long for a socket, or a file that is not a
+/// socket has this name.
 pub(super) fn listen(socket: &Path) -> std::io::Result<UnixListener> {
     let (run, file) = sys::trusted_path::socket_place(socket)?;
     match run.metadata_of(&file) {
         Ok(metadata) if metadata.file_type().is_socket() => run.remove(&file)?,
         _ => {}
     }
-    // Other users must never be able to connect. slurminit has one thread, so the umask affects no other file.
+    // Other users must never be able to connect. PID 1 has one thread, so the umask affects no other file.
     let before = umask(Mode::from_bits_truncate(0o177));
     let listener = UnixListener::bind(socket);
     umask(before);
     listener
 }
 
-/// Serves clients as long as requests are received.
+/// Serves clients as long as the receiver of `requests` exists.
 pub(super) async fn serve(listener: UnixListener, requests: UnboundedSender<ReceivedRequest>) {
     let (client_slots, followers) = (Arc::new(Semaphore::new(MAX_CLIENTS)), Arc::new(Semaphore::new(MAX_FOLLOWERS)));
     while !requests.is_closed() {
@@ -84,7 +85,7 @@ pub(super) async fn serve(listener: UnixListener, requests: UnboundedSender<Rece
                     let (requests, followers) = (requests.clone(), Arc::clone(&followers));
                     tokio::task::spawn_local(async move { serve_client(stream, &requests, slot, followers).await });
                 }
-                // The reply fits into the socket's buffer, so this does not block.
+                // The reply fits into the socket's buffer, so it is written completely.
                 Err(_) => drop(stream.try_write(&line(&Reply::Busy))),
             },
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
@@ -116,10 +117,12 @@ async fn serve_client(
     if matches!(follower_slot, Some(Err(_))) {
         new_lines = None;
         let limit = MAX_FOLLOWERS;
-        answer = refused(format!("{limit} clients follow a log already; end one of them, or use `docker logs -f`"));
+        answer = refused(format!(
+            "{limit} clients already follow a log; stop one of them, or use `docker logs -f` or `kubectl logs -f`"
+        ));
     }
     let bytes = [line(&answer.reply), answer.lines].concat();
-    // A client that does not read its answer in time does not get it.
+    // A client that does not read its answer in time loses the rest of it.
     let written = timeout(DEADLINE, stream.write_all(&bytes)).await;
     drop(slot);
     if let (Some(new_lines), Ok(Ok(()))) = (new_lines, written) {
@@ -148,7 +151,7 @@ fn is_permitted(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|client| client.uid() == 0 || client.uid() == Uid::effective().as_raw())
 }
 
-/// Reads the client's request; `None` if it disconnected.
+/// Reads the client's request; `None` only if reading fails. An incomplete or invalid request is an error.
 async fn receive(stream: &mut UnixStream) -> Option<Result<Request, String>> {
     let mut buffer = vec![0; MAX_REQUEST_BYTES];
     let mut length = 0;
@@ -164,7 +167,7 @@ async fn receive(stream: &mut UnixStream) -> Option<Result<Request, String>> {
 async fn ask(request: Request, requests: &UnboundedSender<ReceivedRequest>) -> FullReply {
     let (answer, receiver) = oneshot::channel();
     let _ = requests.send(ReceivedRequest { request, answer });
-    receiver.await.unwrap_or_else(|_| refused("the container ends".to_owned()))
+    receiver.await.unwrap_or_else(|_| refused("the container is stopping".to_owned()))
 }
 
 fn refused(why: String) -> FullReply {

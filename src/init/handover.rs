@@ -38,7 +38,7 @@ pub struct Successor {
 pub struct Claim {
     /// The PID of the daemon's main process.
     pub main: i32,
-    /// The daemon's session.
+    /// The daemon's session ID.
     pub session: i32,
     /// The PID of slurminit.
     pub init: i32,
@@ -54,27 +54,27 @@ pub enum NoHandover {
     /// The message exceeds [`MAX_MESSAGE_BYTES`].
     #[error("longer than {MAX_MESSAGE_BYTES} bytes")]
     TooLong,
-    /// MAINPID is not a number, or is given twice with different values.
+    /// MAINPID is not a process ID, or is given more than once with different values.
     #[error("MAINPID is not a single process ID")]
     InvalidPid,
-    /// The kernel did not report a sender, or the sender is gone or belongs to another daemon.
+    /// The kernel did not report a sender, or the sender is gone or is not in the daemon's session.
     #[error("the sender, process {0}, does not belong to this daemon")]
     UnknownSender(i32),
     /// The proposed process does not exist.
     #[error("MAINPID={0} does not exist")]
     NoSuchProcess(i32),
-    /// The proposed process was not forked by the daemon.
-    #[error("MAINPID={0} does not descend from this daemon")]
+    /// The proposed process is not in the daemon's session.
+    #[error("MAINPID={0} does not belong to the session of this daemon")]
     NotForkedByDaemon(i32),
     /// PID 1 would not be notified of the process's death.
-    #[error("the parent PID of MAINPID={0} is {1}, not slurminit")]
+    #[error("the parent of MAINPID={0} is process {1}, not slurminit")]
     ForeignParent(i32, i32),
 }
 
-/// The process that a message names as the main one. Other fields are ignored.
+/// The process that a message names as the main one; `None` if it names none. Other fields are ignored.
 ///
 /// # Errors
-/// The message is too long, or does not name a process.
+/// The message is too long, or its `MAINPID` is not a single process ID.
 pub fn main_pid(message: &[u8]) -> Result<Option<i32>, NoHandover> {
     if message.len() > MAX_MESSAGE_BYTES {
         return Err(NoHandover::TooLong);
@@ -96,10 +96,11 @@ impl From<Stat> for Kinship {
     }
 }
 
-/// Returns the successor; `None` if the message names the main process itself, as a daemon does when it starts.
+/// Returns the successor; `None` if the message names the main process itself, as the first message of a daemon does.
 ///
 /// # Errors
-/// The claim is forged, or comes too late.
+/// The sender or the proposed process does not belong to the daemon, or the proposed process does not exist, or its parent is neither slurminit nor
+/// the main process.
 pub fn check_claim(claim: &Claim) -> Result<Option<Successor>, NoHandover> {
     let of_daemon = |process: Option<Kinship>| process.is_some_and(|process| process.session == claim.session);
     let (sender, candidate) = (claim.sender, claim.candidate.0);

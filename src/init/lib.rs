@@ -1,4 +1,4 @@
-//! `slurminit-init`, the program that runs as PID 1. `slurminit run` reads the configuration and then executes it.
+//! `slurminit-init`, the program that runs as PID 1. `slurminit run` reads the configuration and then executes this program.
 //!
 //! It is a separate program so that PID 1 contains only the code it needs: no vendor library, network protocol or configuration parser
 //! (docs/decisions/make-pid-1-a-program-of-its-own.md). It reads its task from a memory file, whose descriptor is passed on the command
@@ -40,7 +40,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let (InitTask { task, inherited, locks }, cmd) = match read_task(&mut words) {
         Ok(order) => (order, words.collect()),
         Err(why) => {
-            return refuse(&format!("{PROGRAM} can only be started by `slurminit run`: {why}"));
+            return refuse(&format!("{PROGRAM} cannot read its task: {why}"));
         }
     };
     // The kernel releases the locks when this process dies.
@@ -49,16 +49,17 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     for warning in &task.warnings {
         logs::warn(&message!("start-warning", "{warning}", warning));
     }
-    supervise::run(task, cmd, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}")))
+    supervise::run(task, cmd, inherited, logs)
+        .unwrap_or_else(|error| refuse(&format!("{PROGRAM} cannot start: {error:#}")))
 }
 
-/// Reads the option that `slurminit run` puts on the command line before the command.
+/// Reads the task through the descriptor that `slurminit run` passes on the command line before the command.
 fn read_task(words: &mut impl Iterator<Item = OsString>) -> Result<InitTask, String> {
     let mut word = || words.next().unwrap_or_default();
     let (option, number, end) = (word(), word(), word());
     let number = number.to_str().and_then(|number| number.parse().ok()).filter(|number| *number > STDERR_FILENO);
     let (true, Some(number)) = (option == OsStr::new(TASK_OPTION) && end == OsStr::new("--"), number) else {
-        return Err(format!("expected {TASK_OPTION} DESCRIPTOR -- CMD..."));
+        return Err(format!("expected {TASK_OPTION} DESCRIPTOR -- CMD...; start it with `slurminit run`"));
     };
     InitTask::read(inherited_descriptor(number).into()).map_err(|error| error.to_string())
 }
@@ -67,7 +68,7 @@ fn read_task(words: &mut impl Iterator<Item = OsString>) -> Result<InitTask, Str
 fn inherited_descriptor(number: RawFd) -> OwnedFd {
     // Safe: the number is above the standard descriptors, this process has opened no other, and each is adopted once.
     let descriptor = adopt_descriptor(number);
-    // If the descriptor is not open, the later read fails.
+    // If the task's descriptor is not open, the later read fails.
     let _ = fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     descriptor
 }
@@ -108,7 +109,7 @@ mod tests {
     fn rejects_a_start_without_a_task() {
         for descriptor in ["", "0", "2", "x", "-1"] {
             let refused = read_task(&mut arguments(descriptor)).unwrap_err();
-            assert_eq!(refused, "expected --task DESCRIPTOR -- CMD...");
+            assert_eq!(refused, "expected --task DESCRIPTOR -- CMD...; start it with `slurminit run`");
         }
         assert!(read_task(&mut ["--help"].map(OsString::from).into_iter()).is_err());
         let other = File::open("Cargo.toml").unwrap();
@@ -116,7 +117,7 @@ mod tests {
         assert!(
             read_task(&mut arguments(&descriptor))
                 .unwrap_err()
-                .starts_with("slurminit and slurminit-init have different versions: ")
+                .ends_with("; install the same version of slurminit and slurminit-init")
         );
     }
 }

@@ -1,6 +1,6 @@
-//! How often the container hit its process and memory limits, from the cgroup's counters.
+//! How many times the container has hit its process and memory limits, from the cgroup's counters.
 //!
-//! Read when a unit starts and when it dies: if a counter rose in between, the death may not be the unit's fault.
+//! The counters are read when a unit starts and when it dies: if a counter rose in between, the death may not be the unit's fault.
 
 use std::fs;
 use std::path::Path;
@@ -9,15 +9,15 @@ use nix::libc;
 
 use machine::{Exit, ExternalCause};
 
-/// Where the container's cgroup is mounted (version 2), or the directories of its controllers (version 1).
+/// The mount point of the container's cgroup (version 2), or the parent directory of its controllers (version 1).
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// A file that only version 2 has.
+/// A file that exists only in version 2.
 const VERSION_2_FILE: &str = "cgroup.controllers";
-/// Files with a line `max N`: the number of forks that failed.
+/// Files with a line `max N`, where N is the number of failed forks.
 const FORK_FAILURE_FILES: [&str; 2] = ["pids.events", "pids/pids.events"];
 /// The prefix of Slurm's cgroups for jobs, whose counters disappear with the job.
 const JOB_CGROUP: &str = "job_";
-/// slurmd's cgroups are at most this deep.
+/// The maximum depth of slurmd's cgroups.
 const MAX_DEPTH: usize = 4;
 /// Files with the current number of processes, and with the limit (`max` means none).
 const PROCESS_COUNT_FILES: [&str; 2] = ["pids.current", "pids/pids.current"];
@@ -37,7 +37,7 @@ pub(super) struct LimitCounts {
 }
 
 impl LimitCounts {
-    /// The current values. A counter that cannot be read counts as 0, so it never rises.
+    /// The current values. An unreadable counter is taken as 0, so it never rises.
     pub(super) fn now() -> Self {
         Self::read(Path::new(CGROUP_ROOT))
     }
@@ -51,7 +51,7 @@ impl LimitCounts {
         Self { failed_forks, oom_kills: counter(OOM_KILL_FILES, "oom_kill") }
     }
 
-    /// The limit that ended a process started at these counts, if one did.
+    /// The limit that ended a process; `None` if no limit did. `self` contains the counts at the start of the process, and `now` those at its end.
     pub(super) fn shortage(self, exit: &Exit, now: Self) -> Option<ExternalCause> {
         match exit {
             Exit::Signal(libc::SIGKILL) if now.oom_kills > self.oom_kills => Some(ExternalCause::Memory),
@@ -78,9 +78,9 @@ fn free_processes_if_too_few(root: &Path) -> Option<u64> {
     Some(limit.saturating_sub(number(PROCESS_COUNT_FILES)?)).filter(|free| *free < MIN_FREE_PROCESSES.min(limit / 4))
 }
 
-/// The failed forks in the cgroups below `directory`. Before Linux 6.11 a failed fork is counted only in the process's own cgroup. If the container
-/// may create cgroups, that is not the root: slurmd moves all daemons into a cgroup below it. Later kernels count the fork twice here, which does not
-/// matter, because only an increase is evaluated.
+/// The failed forks in the cgroups below `directory`, except those of jobs. Before Linux 6.11 a failed fork is counted only in the process's own
+/// cgroup. If the container may create cgroups, that is not the root: slurmd moves all daemons into a cgroup below it. Later kernels count the fork
+/// twice here, which does not matter: only whether the sum is above 0 or rises is evaluated.
 fn failed_forks_below(directory: &Path, depth: usize) -> u64 {
     let children = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_cgroup = |entry: &fs::DirEntry| {

@@ -1,8 +1,7 @@
 //! The log on standard error: slurminit's own messages and the daemons' lines, as text or JSON.
 //!
-//! A reader that stops reading never stops slurminit. What does not fit into the pipe waits in a bounded buffer. When
-//! that is full, lines are dropped and counted, and the count is logged as soon as there is free space. Standard output
-//! belongs to CMD.
+//! A reader that stops reading never stops slurminit. Lines that do not fit into the pipe wait in a bounded buffer. When the buffer is full, further
+//! lines are dropped and counted. Their number precedes the next line after the buffer has become empty. Standard output belongs to CMD.
 
 mod batch;
 mod harmless;
@@ -32,14 +31,14 @@ use sink::Sink;
 use tail::{Tails, last_lines};
 
 /// The source name of slurminit's own lines.
-const OWN_NAME: &str = "slurminit";
-/// The number of last lines reported of a failed daemon, and the maximum length of each.
+pub(crate) const OWN_NAME: &str = "slurminit";
+/// How many of a failed daemon's or service's last lines are reported, and the maximum length of each line in characters.
 const LAST_LINES: usize = 8;
 const LAST_LINE_CHARS: usize = 400;
 
-/// Logs a message of slurminit, which may be about a daemon or service. Before [`Logs::install`] there is no log.
+/// Logs a message of slurminit, which may be about a daemon or service. Before [`Logs::install`] the message is discarded.
 pub fn report(level: Level, unit: Option<&str>, message: &Message) {
-    // An error is the only value of tracing that keeps its type.
+    // tracing preserves a custom type only for a value of type `dyn Error`, which `Line::record_error` downcasts.
     let message: &(dyn Error + 'static) = message;
     match level {
         Level::Error => error!(unit, message),
@@ -76,7 +75,7 @@ impl Logs {
         let sink = Mutex::new(Sink::standard_error(format));
         let (tails, has_backlog) = (Mutex::default(), tokio::sync::Notify::new());
         let logs = Self { shared: Arc::new(Shared { format, level, sink, tails, has_backlog }) };
-        // Installing a second subscriber is a bug. It costs log lines, but must not cost the container.
+        // Installing a second subscriber is a bug. It loses log lines, but must not stop the container.
         let _ = tracing_subscriber::registry().with(logs.clone()).try_init();
         logs
     }
@@ -93,7 +92,8 @@ impl Logs {
         Batch::new(self, source)
     }
 
-    /// Writes the backlog as fast as the reader takes it; runs as a task for as long as slurminit lives.
+    /// Writes the backlog as fast as the reader takes it; runs as a task for as long as slurminit lives. Returns at once if standard error is a
+    /// file, which never blocks.
     pub async fn drain(self) {
         let Some(writable) = self.sink().readiness() else { return };
         loop {
@@ -111,12 +111,13 @@ impl Logs {
         }
     }
 
-    /// Gives the reader a short time to take what is left, and reports how much was lost.
+    /// Writes the remaining lines, and waits a short time for the reader to read them.
     pub fn finish(&self) {
         self.sink().finish();
     }
 
-    /// From now on keeps the last lines of slurminit and of these names, whatever the log's level and format.
+    /// Starts to keep the last lines of slurminit and of the sources with these names, as text. Lines below the log's level are kept
+    /// too, except those of level `trace`.
     ///
     /// # Errors
     /// The kernel cannot create a memfd.
@@ -124,13 +125,13 @@ impl Logs {
         self.tails().create_rings(std::iter::once(OWN_NAME.to_owned()).chain(names))
     }
 
-    /// The last `count` lines of `name`, as text; `None` if none are kept.
+    /// At most the last `count` lines of `name`, as text; `None` if the lines of this name are not kept.
     pub fn last_lines(&self, name: &str, count: usize) -> Option<Vec<u8>> {
         let tails = self.tails();
         tails.has(name).then(|| last_lines(&tails.read(name, false), count).to_vec())
     }
 
-    /// The last `count` lines of `name`, then each new one; `None` if none are kept.
+    /// At most the last `count` lines of `name`, and a channel that receives new lines; `None` if the lines of this name are not kept.
     pub fn follow(&self, name: &str, count: usize) -> Option<(Vec<u8>, Receiver<Vec<u8>>)> {
         let mut tails = self.tails();
         let new_lines = tails.follow(name)?;
@@ -201,20 +202,20 @@ impl Visit for Line<'_> {
 }
 
 #[cfg(test)]
+impl Logs {
+    /// A log that is not written.
+    pub(crate) fn without_output(format: LogFormat, level: Level) -> Self {
+        let (sink, has_backlog) = (Mutex::new(Sink::without_output(format)), tokio::sync::Notify::new());
+        Self { shared: Arc::new(Shared { format, level, sink, tails: Mutex::default(), has_backlog }) }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn logs(format: LogFormat, level: Level) -> Logs {
-        let sink = Mutex::new(Sink::without_output(format));
-        let logs = Logs {
-            shared: Arc::new(Shared {
-                format,
-                level,
-                sink,
-                tails: Mutex::default(),
-                has_backlog: tokio::sync::Notify::new(),
-            }),
-        };
+        let logs = Logs::without_output(format, level);
         logs.keep_last_lines(["slurmd".to_owned()].into_iter()).unwrap();
         logs
     }
@@ -238,6 +239,18 @@ mod tests {
                 assert_eq!(logs.last_lines("slurmctld", 9), None);
             }
         }
+    }
+
+    #[test]
+    fn continuation_is_kept_with_its_message() {
+        let logs = logs(LogFormat::Text, Level::Info);
+        let mut batch = logs.batch("slurmd");
+        batch.add(Level::Warn, b"first");
+        batch.add_continuation(b"second");
+        batch.end();
+        let kept = String::from_utf8(logs.last_lines("slurmd", 9).unwrap()).unwrap();
+        let texts: Vec<_> = kept.lines().filter_map(|line| split_text(line, "slurmd")).collect();
+        assert_eq!(texts, [("warn", "first"), ("info", "(continued) second")]);
     }
 
     #[test]

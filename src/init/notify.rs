@@ -1,9 +1,8 @@
 //! The socket on which a daemon announces a handover (sd_notify(3), `NOTIFY_SOCKET`).
 //!
-//! Each daemon that runs with `--systemd` has its own socket, which only root and the daemon's user may write to.
-//! A message only nominates a successor, which takes over when the main process ends; until then a claim has no
-//! effect. The main process sends its message before it exits. Draining the socket before the death is handled
-//! therefore loses no claim.
+//! Each daemon that runs with `--systemd` has its own socket, which only root and the daemon's user may write to. A message only nominates a
+//! successor, which becomes the main process when the current one ends; until then a claim has no effect. The main process sends its message before
+//! it exits. Draining the socket before the death is handled therefore loses no claim.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -51,14 +50,14 @@ struct Channel {
 }
 
 impl Notify {
-    /// Creates the socket at `path`, writable by `owner`: its user and group ID.
+    /// Creates the socket at `path`. Only root and `owner`, a user ID and a group ID, can send to it.
     pub(super) fn open(path: &Path, owner: Option<(u32, u32)>, name: &str) -> std::io::Result<Self> {
         let socket =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
         setsockopt(&socket, sockopt::PassCred, &true)?;
-        // On Linux the file inherits the socket's mode, so others can never write to it.
+        // On Linux the file inherits the socket's mode, so other users can never write to it.
         nix::sys::stat::fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        // A socket of a previous process of this daemon. Messages to it are lost.
+        // Removes the socket of a previous process of this daemon. Messages to that socket are lost.
         let (run, file) = sys::trusted_path::socket_place(path)?;
         let _ = run.remove(&file);
         bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -83,8 +82,8 @@ impl Notify {
         self.channel.session.set(pid.as_raw());
     }
 
-    /// The successor of the main process, which has ended. slurminit has to reap the successor, dead or alive. If that
-    /// was done already, the handover has failed, even if the main process exited with 0.
+    /// The successor, after the main process has ended; `None` if no message named one. The successor must be a child of slurminit, dead
+    /// or alive. If it has been reaped already, the handover has failed, even if the main process exited with 0.
     pub(super) fn successor(&self) -> Option<Result<Pid, SpawnFailure>> {
         self.channel.read(LAST_BATCH);
         let Successor { pid, started } = self.channel.successor.take()?;
@@ -117,7 +116,7 @@ impl Channel {
     fn read(&self, limit: usize) -> usize {
         let mut buffer = [0; MAX_MESSAGE_BYTES + 1];
         for count in 0..limit {
-            // Slurm 25.11 waits until the descriptor that it sends with `BARRIER=1` is closed.
+            // Slurm 25.11 waits until the descriptor that it sends with `BARRIER=1` is closed, which this call does.
             let Ok((length, sender)) = receive_with_sender(self.socket.get_ref(), &mut buffer) else { return count };
             self.handle_message(buffer.get(..length).unwrap_or_default(), sender);
         }
@@ -146,13 +145,13 @@ impl Channel {
         match before {
             ..REFUSALS_LOGGED => warn(&message!(
                 "notification-rejected",
-                "rejected a message to NOTIFY_SOCKET of {name}: {reason}",
+                "rejected a message to the NOTIFY_SOCKET of {name}: {reason}",
                 name = self.name,
                 reason = refusal
             )),
             REFUSALS_LOGGED => warn(&message!(
                 "notifications-rejected",
-                "rejecting further messages to NOTIFY_SOCKET of {name} without logging them",
+                "further rejected messages to the NOTIFY_SOCKET of {name} will not be logged",
                 name = self.name
             )),
             _ => {}

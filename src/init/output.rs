@@ -1,4 +1,4 @@
-//! Reads the output of children: pipes become log lines or events.
+//! Reads the output of children, and turns it into log lines or events.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -18,18 +18,18 @@ use sys::system_calls::async_fd;
 
 /// Bytes per read. Other tasks get their turn between two reads.
 const CHUNK: usize = 16 * 1024;
-/// Limits how much is read from the pipe of a dead child: another process may hold the pipe open and keep writing.
+/// The maximum number of reads from the pipe of a dead child: another process may hold the pipe open and keep writing.
 const LAST_READS: usize = 64;
 
 /// How the lines of a pipe are handled.
 #[derive(Debug)]
 pub(super) enum LineHandler {
-    /// Each line is logged under this name. With `is_packet_mode`, each read is one write. `reports`: the program is
-    /// slurminit's own, and sends reports until it becomes a daemon.
+    /// Each line is logged under the name `source`. With `is_packet_mode`, each read is one write or a piece of one. `reports`: whether the
+    /// program is slurminit, which sends reports until it becomes a daemon.
     Log { source: String, is_packet_mode: bool, circumstances: RefCell<Circumstances>, reports: Cell<bool> },
     /// Each line is an event of the preparation.
     Prepare,
-    /// Each line is the state of a node; the least ready one is reported.
+    /// Each line is the state of a node or of a controller; the least ready one is reported.
     Node(RefCell<Option<NodeReport>>),
     /// Each line is the result of a liveness check.
     Liveness,
@@ -53,7 +53,7 @@ enum Read {
 }
 
 impl PipeReader {
-    /// Only this process has the reading end open, so O_NONBLOCK affects no other process.
+    /// Sets the pipe to non-blocking: only this process has the reading end open, so this affects no other process.
     pub(super) fn new(
         pipe: OwnedFd,
         handler: LineHandler,
@@ -76,7 +76,7 @@ impl PipeReader {
         }
     }
 
-    /// Reads what a dead child left in the pipe, so that its last lines are logged before its death.
+    /// Reads the remaining output of a dead child, so that its last lines are logged before its death is reported.
     pub(super) fn finish(&self) {
         for _ in 0..LAST_READS {
             if !matches!(self.read(), Read::Data) {
@@ -88,7 +88,7 @@ impl PipeReader {
         }
     }
 
-    /// Handles the end of the output: the pipe is closed.
+    /// Handles the end of the output: the pipe is closed, or the child has died.
     fn end(&self) {
         self.lines.borrow_mut().finish(|line| self.handle_line(line));
         if let LineHandler::Node(least_ready) = &self.handler {
@@ -184,7 +184,7 @@ enum Line {
 }
 
 impl Line {
-    /// A daemon's line can contain text of users, so a program that has become one sends no reports.
+    /// A daemon's line can contain users' text, so no line is a report once the program has become a daemon.
     fn of(reports: &Cell<bool>, line: &[u8]) -> Self {
         match line.strip_prefix(&[RECORD]).filter(|_| reports.get()) {
             Some([]) => {

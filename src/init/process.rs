@@ -34,13 +34,12 @@ const MESSAGE_PIPE_BYTES: libc::c_int = 64 * 4096;
 /// The child's exit code if its exec failed. [`exec_failure`] returns the reason.
 const EXEC_FAILED: i32 = 127;
 
-/// Where a child's output goes.
+/// The destination of a child's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     /// Both streams into one pipe, for the log.
     Log,
-    /// Like `Log`, but each write stays one message. Text of a user in a daemon's message cannot imitate a separate
-    /// message.
+    /// Like `Log`, but each write is one message. A user's text in a daemon's message cannot imitate a separate message.
     Messages,
     /// Standard output into a pipe that slurminit reads; standard error into the log.
     Captured,
@@ -48,7 +47,7 @@ pub(super) enum Output {
     Inherited,
 }
 
-/// What to execute, and how.
+/// A program to execute, and the settings of its process.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) argv: Vec<Vec<u8>>,
@@ -83,20 +82,20 @@ impl Program {
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) pid: Pid,
-    /// The process group that the process created. A successor stays in it.
+    /// The process group that the process created. A successor remains in this group.
     pub(super) group: Pid,
-    /// A pidfd, which cannot refer to a reused PID; `None` before Linux 5.3.
+    /// A pidfd, which cannot refer to a reused PID; `None` before Linux 5.3, or if it cannot be opened.
     pub(super) handle: Option<OwnedFd>,
-    /// A pipe that holds four bytes of `errno` if the exec failed.
+    /// A pipe from which four bytes of `errno` can be read if the exec failed.
     pub(super) failure: OwnedFd,
     /// The reading end of the log pipe.
     pub(super) log: Option<OwnedFd>,
-    /// Whether a read from the log pipe returns exactly one write.
+    /// Whether a read from the log pipe returns one write, or a piece of one, but never parts of several.
     pub(super) is_packet_mode: bool,
     /// The reading end of the captured output.
     pub(super) captured: Option<OwnedFd>,
     pub(super) uid: Uid,
-    /// The limit counters at the start of the process.
+    /// The limit counters at the start of the process; 0 if the process is not a unit's.
     pub(super) limits: LimitCounts,
 }
 
@@ -131,7 +130,7 @@ impl Credentials {
 /// Starts `program`.
 ///
 /// # Errors
-/// Errors before the exec: no process or file descriptor left.
+/// A pipe, the standard input or the process cannot be created. [`exec_failure`] returns an error of the exec.
 pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started, SpawnFailure> {
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let failed = |action: &str| {
@@ -142,7 +141,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
             shortage: shortage(errno),
         }
     };
-    let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("no pipe for `{name}`")));
+    let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("cannot create a pipe for `{name}`")));
     let (failure, failure_in_child) = pipe()?;
     let packet_pipe = if program.output == Output::Messages { packet_mode_pipe() } else { None };
     let is_packet_mode = packet_pipe.is_some();
@@ -192,16 +191,16 @@ fn stdin_file(text: Option<&[u8]>) -> nix::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// A pipe in packet mode (pipe(2)): a read returns one write, or its first 4096 bytes. `None` if the kernel does not
-/// support it.
+/// A pipe in packet mode (pipe(2)): a read returns one write, or a piece of it of at most 4096 bytes. `None` if
+/// the pipe cannot be created.
 fn packet_mode_pipe() -> Option<(OwnedFd, OwnedFd)> {
     let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_DIRECT).ok()?;
-    // Each write occupies a page. If the pipe cannot grow, 16 pages must do.
+    // Each write occupies a page. If the pipe cannot grow, 16 pages must suffice.
     let _ = fcntl(&pipe.0, FcntlArg::F_SETPIPE_SZ(MESSAGE_PIPE_BYTES));
     Some(pipe)
 }
 
-/// The exec error that the child reported, if any.
+/// The error that prevented the child from executing the program, if the child reported one.
 pub(super) fn exec_failure(started: &Started, program: &Program) -> Option<SpawnFailure> {
     let mut errno = [0; 4];
     if nix::unistd::read(&started.failure, &mut errno) != Ok(errno.len()) {
@@ -210,10 +209,11 @@ pub(super) fn exec_failure(started: &Started, program: &Program) -> Option<Spawn
     let errno = nix::Error::from_raw(i32::from_ne_bytes(errno));
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let (code, reason) = match errno {
-        nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, or not in PATH)"),
+        nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, not in PATH, or its interpreter is missing)"),
         nix::Error::EPERM => (
             CMD_NOT_EXECUTABLE,
-            "not permitted (switching to the daemon's user requires root with the capabilities SETUID and SETGID)",
+            "not permitted (a switch to another user requires root with the capabilities SETUID and SETGID; \
+             a program with file capabilities requires a container that has all of them)",
         ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };
@@ -221,13 +221,13 @@ pub(super) fn exec_failure(started: &Started, program: &Program) -> Option<Spawn
     Some(SpawnFailure { code, message, shortage: exec_shortage(errno) })
 }
 
-/// The shortage that an error of setuid(2) or execve(2) indicates. They fail with EAGAIN only because of RLIMIT_NPROC; a limit of
+/// The shortage that an error of setuid(2) or execve(2) indicates. These calls fail with EAGAIN only because of RLIMIT_NPROC; a limit of
 /// the container makes the fork fail.
 fn exec_shortage(errno: nix::Error) -> Option<ExternalCause> {
     if errno == nix::Error::EAGAIN { Some(ExternalCause::UserProcesses) } else { shortage(errno) }
 }
 
-/// The resource shortage that an error indicates; other errors are the program's own.
+/// The resource shortage that an error indicates; `None` for errors of other kinds.
 fn shortage(errno: nix::Error) -> Option<ExternalCause> {
     match errno {
         nix::Error::EAGAIN => Some(ExternalCause::Processes),
@@ -245,17 +245,18 @@ pub(super) fn signal_process(started: &Started, signal: i32) {
     }
 }
 
-/// Sends SIGCONT to a stopped process (STOP, Ctrl-Z). It is not sent to others, because a process can catch SIGCONT.
+/// Sends SIGCONT to a stopped process (STOP, Ctrl-Z). A process that is not stopped receives no signal, because it may
+/// catch SIGCONT.
 pub(super) fn continue_if_stopped(started: &Started) {
     if proc::stat(started.pid.as_raw()).is_some_and(|stat| stat.state == 'T') {
         signal_process(started, libc::SIGCONT);
     }
 }
 
-/// Sends a signal to the process group. The process was not reaped yet, so the number is still valid.
+/// Sends a signal to the process group. The process has not been reaped yet, so the group ID is still valid.
 pub(super) fn signal_group(started: &Started, signal: i32) {
     kill(-started.group.as_raw(), signal);
-    // The child has not created its group yet.
+    // The child may not have created its group yet.
     signal_process(started, signal);
 }
 
@@ -272,7 +273,7 @@ fn candidates(program: &Program) -> Vec<CString> {
         .collect()
 }
 
-/// Converts a string for a command line. TOML strings can contain a NUL, but command lines cannot, so the string is cut at the NUL.
+/// Converts a string for execve(2). TOML strings can contain a NUL, but C strings cannot, so the string is cut at the first NUL.
 fn c_string(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
@@ -281,7 +282,7 @@ fn c_string(bytes: &[u8]) -> CString {
 fn fork_child(setup: &ChildSetup<'_>, inherited: &Inherited) -> nix::Result<Pid> {
     // Until its exec the child must not run this process's handlers, which would swallow a signal sent to the child.
     let mask = block_all();
-    // slurminit is single-threaded.
+    // `fork` requires a process with a single thread. PID 1 has only one.
     let forked = fork(|| {
         let errno = become_program(setup, inherited) as i32;
         let _ = write(setup.failure, &errno.to_ne_bytes());
@@ -296,7 +297,7 @@ fn fork_child(setup: &ChildSetup<'_>, inherited: &Inherited) -> nix::Result<Pid>
     Ok(child)
 }
 
-/// Turns this child into the program. Returns only on failure. It must not allocate.
+/// Turns this child into the program. Returns only on failure.
 fn become_program(setup: &ChildSetup<'_>, inherited: &Inherited) -> nix::Error {
     match set_up(setup) {
         Ok(()) => {
@@ -359,7 +360,7 @@ fn execute(setup: &ChildSetup<'_>) -> nix::Error {
 /// Makes this process's group the terminal's foreground group, if there is a terminal.
 fn take_terminal() {
     if nix::unistd::isatty(std::io::stdin()).unwrap_or(false) {
-        // Until this succeeds, this is a background process, which the kernel would stop for trying. SIGTTOU is already ignored here.
+        // Until this call succeeds, the process is in the background, and the kernel would stop it for the attempt. SIGTTOU is already ignored here.
         let _ = nix::unistd::tcsetpgrp(std::io::stdin(), nix::unistd::getpid());
     }
 }
@@ -373,10 +374,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exec_error_eagain_is_user_limit() {
+    fn exec_error_shows_which_resource_is_short() {
         assert_eq!(exec_shortage(nix::Error::EAGAIN), Some(ExternalCause::UserProcesses));
         assert_eq!(shortage(nix::Error::EAGAIN), Some(ExternalCause::Processes), "a fork");
         assert_eq!(exec_shortage(nix::Error::ENOMEM), Some(ExternalCause::Memory));
+        for errno in [nix::Error::EMFILE, nix::Error::ENFILE] {
+            assert_eq!(exec_shortage(errno), Some(ExternalCause::Descriptors));
+        }
         assert_eq!(exec_shortage(nix::Error::ENOENT), None);
+    }
+
+    #[test]
+    fn word_of_command_line_ends_at_nul() {
+        assert_eq!(c_string(b"--name=\0rest").as_bytes(), b"--name=");
+        assert_eq!(c_string(b"whole").as_bytes(), b"whole");
     }
 }

@@ -1,20 +1,20 @@
-//! Whether a socket is listening, according to the kernel's tables. Nothing connects to it, so no daemon logs an empty
-//! connection.
+//! Whether a socket is listening, according to the kernel's tables. slurminit does not connect to it, so no daemon logs
+//! an empty connection.
 
 use std::path::Path;
 
 use model::daemons::ReadinessTest;
 use sys::sockets;
 
-/// User IDs from this one on belong to people rather than daemons (`UID_MIN` of login.defs on all distributions).
+/// The lowest user ID of people; lower IDs belong to daemons (the usual `UID_MIN` in login.defs).
 const UID_MIN: u32 = 1000;
 
-/// Whether the socket of `test` is listening; commands are not run here. With an `owner`, a port counts if that user or
-/// another daemon's user owns it: a person's port must not pass for a daemon's.
+/// Whether the socket or port of `test` is listening. `Started` is always true; `Command` never is, because commands are not run here. With an
+/// `owner`, a port must be owned by that user or by a user ID below [`UID_MIN`]: a person's port must not be mistaken for a daemon's.
 pub(super) fn is_ready(test: &ReadinessTest, owner: Option<u32>) -> bool {
     match test {
         ReadinessTest::Started => true,
-        // With the host's network the table includes the host's sockets; the file belongs to this container.
+        // With the host's network the table includes the host's sockets, but the file exists only in this container.
         ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
         ReadinessTest::Port(port) => {
             port_listens(*port, &|uid| owner.is_none_or(|owner| uid == owner || uid < UID_MIN))
@@ -23,7 +23,7 @@ pub(super) fn is_ready(test: &ReadinessTest, owner: Option<u32>) -> bool {
     }
 }
 
-/// Whether a socket listens on `port` whose user satisfies `is_owner`.
+/// Whether a socket whose user satisfies `is_owner` listens on `port`.
 pub(super) fn port_listens(port: u16, is_owner: &dyn Fn(u32) -> bool) -> bool {
     match sockets::listeners(port) {
         Some(found) => found.iter().any(|socket| is_owner(socket.uid)),
@@ -38,7 +38,7 @@ fn read(path: &str) -> Vec<u8> {
 }
 
 /// `/proc/net/unix`: `Num RefCount Protocol Flags Type St Inode Path`; the flag `__SO_ACCEPTCON` is 00010000
-/// (`proc_net_unix` in proc(5)).
+/// (`include/uapi/linux/net.h`).
 fn unix_socket_listens(table: &[u8], path: &Path) -> bool {
     String::from_utf8_lossy(table).lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! Receives signals: each one that can be caught sets a bit and wakes the event loop.
+//! Receives signals: each caught signal sets a bit and wakes the event loop.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -12,9 +12,9 @@ use tokio::io::unix::AsyncFd;
 use sys::inherited::{GLIBC_SIGNALS, MAX_SIGNAL, bit, set_mask};
 use sys::system_calls::{SignalAction, async_fd, handle_signal, set_action};
 
-/// These cannot be caught, or are job control rather than messages.
+/// Signals that cannot be caught, or that are only for job control.
 const NOT_CAUGHT: [i32; 5] = [libc::SIGKILL, libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
-/// The kernel raises these for faults in our own code. A handler that returns would repeat the fault for ever.
+/// Signals that the kernel raises for faults in slurminit's own code. A handler that returns would repeat the fault forever.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGBUS];
 
 static PENDING: AtomicU64 = AtomicU64::new(0);
@@ -28,10 +28,11 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Catches and unblocks every signal that can be caught. Must be called within a tokio runtime.
+    /// Catches every signal except [`NOT_CAUGHT`] and those of glibc, and unblocks all signals. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// No pipe can be made, a signal cannot be caught, or the handlers are installed already.
+    /// No pipe can be created or registered, a signal cannot be caught, or the handlers are installed already.
     pub(super) fn install() -> std::io::Result<Self> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         WAKE.set(write).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
@@ -39,29 +40,29 @@ impl Signals {
         for signal in (1..=MAX_SIGNAL).filter(is_caught) {
             catch(signal)?;
         }
-        // If slurminit runs in the background of a terminal, it may still write its log there.
+        // slurminit may be in the background of its terminal, and must not be stopped when it writes its log there.
         set_action(libc::SIGTTOU, SignalAction::Ignore);
         set_action(libc::SIGTTIN, SignalAction::Ignore);
         set_mask(0);
         Ok(Self { wake: async_fd(read, Interest::READABLE)? })
     }
 
-    /// Waits for signals and returns them, lowest number first. Several of the same number count as one.
+    /// Waits for signals and returns them, lowest number first. Several signals with the same number are returned as one.
     ///
     /// # Errors
-    /// Reading the pipe fails. No cause is known.
+    /// The pipe cannot be polled, which is not expected.
     pub(super) async fn next(&self) -> std::io::Result<Vec<i32>> {
         let mut guard = self.wake.readable().await?;
         let mut buffer = [0; 64];
         while matches!(nix::unistd::read(self.wake.get_ref(), &mut buffer), Ok(n) if n == buffer.len()) {}
         guard.clear_ready();
-        // This comes after draining the pipe: a bit that is set later writes a new byte.
+        // This comes after draining the pipe: a signal that arrives later also writes a new byte.
         let pending = PENDING.swap(0, Ordering::AcqRel);
         Ok((1..=MAX_SIGNAL).filter(|signal| pending & bit(*signal) != 0).collect())
     }
 }
 
-/// The handler only touches atomics, and calls getpid, signal and write.
+/// Installs a handler for a signal. The handler uses only atomics, and calls only getpid, signal and write.
 fn catch(signal: i32) -> std::io::Result<()> {
     handle_signal(signal, move |origin| {
         if FAULTS.contains(&signal) && origin.code > 0 {
@@ -69,7 +70,7 @@ fn catch(signal: i32) -> std::io::Result<()> {
             set_action(signal, SignalAction::Default);
             return;
         }
-        // The kernel sends us SIGPIPE when our own log is closed. That must not be passed on to CMD.
+        // The kernel sends SIGPIPE to this process if it writes its log after the reader has exited. That must not be passed on to CMD.
         if signal == libc::SIGPIPE && origin.sender == nix::unistd::getpid().as_raw() {
             return;
         }

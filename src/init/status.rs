@@ -1,6 +1,6 @@
-//! The status file that PID 1 publishes, replaced atomically at every change.
+//! The status file that PID 1 publishes, replaced atomically at every change, or overwritten if the disk is full.
 //!
-//! Reading it costs PID 1 nothing, and no reader can disturb PID 1. The file is in the run directory, on a tmpfs.
+//! Reading it costs PID 1 nothing, and no reader can disturb PID 1. The file is in the run directory, which should be on a tmpfs.
 
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -31,7 +31,7 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// A plain init may run as any user and publishes nothing.
+    /// `is_enabled` is false for a plain init, which may run as any user and publishes nothing.
     pub(super) fn new(directory: &Path, is_enabled: bool) -> Self {
         let directory = is_enabled.then(|| directory.to_owned());
         if let Some(directory) = &directory {
@@ -55,12 +55,13 @@ impl Publisher {
         };
         if let Err(error) = replace(directory, &status) {
             let file = directory.join(STATUS_FILE);
-            // An outdated status must not pass for the current one. The next event tries again.
+            // An outdated status must not be mistaken for the current one. The next event retries the write.
             let _ = run_directory(directory).and_then(|run| run.remove(STATUS_FILE));
             if !self.is_error_reported {
                 warn(&message!(
                     "status-not-written",
-                    "{file}: {error}; `status` and `health` will not work; make {directory} writable",
+                    "cannot write {file}: {error}; `slurminit status` and `slurminit health` will not work; \
+                     {directory} must have free space and be writable by root only",
                     file = file.display(),
                     error,
                     directory = directory.display()

@@ -16,8 +16,8 @@ use sys::inherited::Inherited;
 /// Runs until everything has ended, and returns the container's exit code. `cmd`: the container's command; empty if there is none.
 ///
 /// # Errors
-/// Only before anything was started: signal handlers or the event loop cannot be set up. Later, errors become
-/// events.
+/// Only before anything was started: the adoption of orphans, the signal handlers or the event loop cannot be set up.
+/// Later, errors become events.
 pub(crate) fn run(task: Task, cmd: Vec<OsString>, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
     if nix::unistd::getpid() != Pid::from_raw(1) {
         // PID 1 adopts orphans anyway; any other process has to request it.

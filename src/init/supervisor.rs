@@ -1,10 +1,12 @@
 //! The loop of PID 1, which connects the state machine to processes, signals and sockets.
 //!
-//! It turns signals, deaths and output into events, and applies the resulting effects. All events pass through one channel,
-//! so they are handled in the order in which they arrived. A child's last output comes before its death.
+//! It turns signals, deaths and output into events, and applies the resulting effects. Signals, deaths and output pass through
+//! one channel, so these events are handled in the order in which they arrived. A child's last output comes before its death.
 
 mod command_line;
 mod external_failure;
+#[cfg(test)]
+mod fixture;
 mod handovers;
 mod panic_backoff;
 mod programs;
@@ -41,7 +43,7 @@ pub(super) struct RunningChild {
     notify: Option<notify::Notify>,
 }
 
-/// The supervisor's connection to the operating system.
+/// The state machine, its children, and its connections to the operating system.
 pub(super) struct Supervisor {
     pub(super) task: Task,
     cmd: Vec<OsString>,
@@ -73,7 +75,7 @@ impl Supervisor {
             if let Err(error) = logs.keep_last_lines(machine.units().iter().map(|unit| unit.spec.name.clone())) {
                 warn(&message!(
                     "recent-lines-not-kept",
-                    "cannot create a memory file for recent log lines: {error}; `slurminit logs` will show nothing",
+                    "cannot create a memory file for recent log lines: {error}; `slurminit logs` will not work",
                     error
                 ));
             }
@@ -144,7 +146,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles one event. A bug that panics here costs this event, but not the container.
+    /// Handles one event. A panic loses this event, but does not end the container.
     fn handle_event(&mut self, event: Event) {
         let now = self.start.elapsed();
         let step = AssertUnwindSafe(|| {
@@ -157,7 +159,7 @@ impl Supervisor {
         let error = message!("internal-error", "internal error in slurminit (please report it); continuing");
         report(Level::Error, None, &error);
         self.panic_backoff.begin(now);
-        // The event itself may have had its effect before another part of the machine failed.
+        // Effects that the step had decided before the panic are still applied.
         let remaining = AssertUnwindSafe(|| {
             let effects = self.machine.effects_of_panic();
             self.apply_all(effects);
@@ -267,7 +269,7 @@ impl Supervisor {
         self.running_children.insert(started.pid, RunningChild { child, program, started, outputs, notify });
     }
 
-    /// What decides whether a log line of this child is harmless.
+    /// The circumstances that decide whether a log line of this child is harmless.
     fn circumstances(&self, child: Child) -> Circumstances {
         let Some(id) = child.unit() else { return Circumstances::default() };
         let user = |unit: &Unit| match &unit.spec.user {
@@ -290,8 +292,8 @@ impl Supervisor {
     fn signal(&self, child: Child, signal: i32) {
         let Some(running) = self.find(child) else { return };
         let is_service = child.unit().is_some_and(|id| self.machine.units()[id].spec.daemon.is_none());
-        // A service may be a shell with children. Slurm's daemons end their own children, and a signal to slurmd must
-        // not reach its job steps.
+        // A service may be a shell with children. A daemon ends its own children, and a signal to slurmd must not reach
+        // its job steps.
         match is_service {
             true => process::signal_group(&running.started, signal),
             false => process::signal_process(&running.started, signal),

@@ -15,10 +15,10 @@ use sys::under;
 
 const FILES: [&str; 3] = ["/etc/group", "/etc/passwd", "/etc/shadow"];
 
-/// Why the accounts could not be created. In that case nothing was written.
+/// Why the accounts could not be created. If they were refused, nothing was written.
 #[derive(Debug)]
 pub enum AccountError {
-    /// A value is already in use by another account.
+    /// A value conflicts with an existing account, or names a missing group.
     Refused(Fault),
     /// A file cannot be read or written.
     Install(InstallError),
@@ -30,19 +30,19 @@ impl From<InstallError> for AccountError {
     }
 }
 
-/// Creates the accounts of `[[user]]` and `[[group]]`, and removes those that an earlier start created and that are no
-/// longer configured. If there are neither, this only reads two small files. Returns messages for the operator.
+/// Creates the accounts of `[[user]]` and `[[group]]` with their home directories, and removes accounts that an earlier start created and that are
+/// no longer configured. Without either, this only reads two small files. Returns findings for the operator.
 ///
 /// # Errors
-/// A name or ID belongs to another account, or a file cannot be read or written.
+/// A value conflicts with an existing account or names a missing group, or a file cannot be read or written.
 pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
     let has_accounts = !config.users.is_empty() || !config.groups.is_empty();
     let old = read(root, has_accounts)?;
     if !has_accounts && !old.has_managed_accounts() {
         return Ok(Vec::new());
     }
-    if let Some(why) = why_not_writable(root) {
-        return Ok(unchanged_accounts_finding(&old, &config.users, &why, "start the container without it"));
+    if let Some((why, remedy)) = why_not_writable(root) {
+        return Ok(unchanged_accounts_finding(&old, &config.users, &why, remedy));
     }
     let _lock = password_lock::take(root)?;
     let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, has_accounts)? };
@@ -60,10 +60,10 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
 
 /// The maximum number of host users whose home directories are reported individually.
 const REPORTED_HOMES: usize = 3;
-/// The maximum number of home directories that a start creates for host users. On a slow storage driver each takes milliseconds.
+/// The maximum number of home directories that a start or reload creates for host users. On a slow storage driver each takes milliseconds.
 const NEW_HOMES: usize = 1000;
 
-/// Creates the home directories. The host may have thousands of users.
+/// Creates the missing home directories, at most [`NEW_HOMES`] of them for users of the host. Returns the warnings.
 fn create_homes(config: &Config, root: &Path) -> Vec<Finding> {
     let (host_users, configured_users): (Vec<&User>, Vec<&User>) = config.users.iter().partition(|user| user.is_hosts);
     let (missing, existing): (Vec<&User>, Vec<&User>) =
@@ -73,17 +73,23 @@ fn create_homes(config: &Config, root: &Path) -> Vec<Finding> {
     let unreported = findings.len().saturating_sub(REPORTED_HOMES) + postponed.len();
     findings.truncate(REPORTED_HOMES);
     if unreported > 0 {
-        let what = format!("{unreported} more users of the host have no home directory of their own");
-        let fix = "mount the host's home directories at the same path, or run `slurminit reload`, which creates up to 1000 missing ones";
-        findings.push(Finding::warning(Kind::Files, what, "their jobs that write there will fail", fix));
+        let noun = if findings.is_empty() { "host user" } else { "other host user" };
+        let what = format!("{} without a usable home directory", model::printable::count(unreported, noun));
+        let fix = "mount the host's home directories at the same path; if any are only missing, `slurminit reload` creates up to 1000 of them";
+        findings.push(Finding::warning(
+            Kind::Files,
+            what,
+            "their jobs that write to their home directories will fail",
+            fix,
+        ));
     }
     findings.into_iter().chain(configured_users.iter().filter_map(|user| create_home(root, user))).collect()
 }
 
-/// Whether [`install_accounts`] would refuse the accounts; changes nothing.
+/// Checks that [`install_accounts`] would not refuse the accounts; changes nothing.
 ///
 /// # Errors
-/// As for [`install_accounts`].
+/// A value conflicts with an existing account or names a missing group, or a file cannot be read.
 pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> {
     if (config.users.is_empty() && config.groups.is_empty()) || why_not_writable(root).is_some() {
         return Ok(());
@@ -92,7 +98,7 @@ pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> 
     old.with(&config.users, &config.groups).map(drop).map_err(AccountError::Refused)
 }
 
-/// The users of an earlier start whose accounts [`install_accounts`] would remove, by uid and name.
+/// The UID and name of each user whose account [`install_accounts`] would remove and whose UID no configured user has.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -103,10 +109,10 @@ pub fn removed_users(config: &Config, root: &Path) -> Result<Vec<(u32, String)>,
     Ok(read(root, false)?.removed_users(&config.users))
 }
 
-/// Reads /etc/passwd and /etc/group. /etc/shadow is read only if it will be written.
+/// Reads /etc/passwd and /etc/group, but not /etc/shadow. With `must_exist`, a missing file is an error.
 pub(super) fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
     let read_file = |path| match read_text(root, path)? {
-        None if must_exist => Err(InstallError::Read { path: path.to_owned(), error: ErrorKind::NotFound.into() }),
+        None if must_exist => Err(InstallError::Missing { path: path.to_owned() }),
         text => Ok(text.unwrap_or_default()),
     };
     Ok(AccountFiles { group: read_file(Path::new(FILES[0]))?, passwd: read_file(Path::new(FILES[1]))?, shadow: None })
@@ -127,15 +133,16 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
     staged.into_iter().try_for_each(|(path, staged)| staged.commit().map_err(|error| (path, error)))
 }
 
-/// The reason why the files must not be written: a mounted file or the target of a link may be the host's.
-fn why_not_writable(root: &Path) -> Option<String> {
+/// The reason why the files must not be written, and the remedy: a mounted file or the target of a link may be the host's.
+fn why_not_writable(root: &Path) -> Option<(String, &'static str)> {
     // Every container has /proc; without it mounts are unknown.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if let Some(path) = host_mount(root, &mounts) {
-        return Some(format!("{path} is mounted"));
+        return Some((format!("{path} is mounted"), "start the container without that mount"));
     }
     let is_link = |path: &&str| under(root, Path::new(path)).is_symlink();
-    FILES.into_iter().find(is_link).map(|path| format!("{path} is a link"))
+    let linked = FILES.into_iter().find(is_link)?;
+    Some((format!("{linked} is a link"), "replace the link with a regular file"))
 }
 
 /// /etc or the account file that is mounted from the host. A tmpfs with its root at /etc belongs to the container: with
@@ -155,20 +162,20 @@ fn unchanged_accounts_finding(old: &AccountFiles, users: &[User], why: &str, rem
         old.missing_users(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
     let (severity, what, fix) = if missing.is_empty() {
         let what = "the existing accounts are used unchanged".to_owned();
-        (Severity::Info, what, "nothing to do: the files contain all users of [[user]]".to_owned())
+        (Severity::Info, what, "nothing to do: the files contain all configured users".to_owned())
     } else {
         let names = missing.join(", ");
         (
             Severity::Warning,
-            format!("the existing accounts are used unchanged, and these are missing: {names}"),
-            format!("add the users to the files with the same IDs, or {remedy}"),
+            format!("the existing accounts are used unchanged, and these are missing or different: {names}"),
+            format!("add or correct these users in /etc/passwd (UIDs as given above), or {remedy}"),
         )
     };
-    let cause = "account files that do not belong to the container are not changed".to_owned();
+    let cause = "account files that are read-only, or may be the host's, are not changed".to_owned();
     vec![Finding::new(Kind::Files, severity, format!("{why}: {what}"), cause, fix)]
 }
 
-/// Creates the home directory if it is missing; an existing one is left alone.
+/// Creates the home directory if it is missing; an existing directory is not changed.
 fn create_home(root: &Path, user: &User) -> Option<Finding> {
     let (path, name, uid) = (user.home(), &user.name, user.uid);
     let real = under(root, &path);
@@ -180,22 +187,26 @@ fn create_home(root: &Path, user: &User) -> Option<Finding> {
                 path.display(),
                 found.uid()
             ),
-            format!("correct the uid of {name} in slurminit.toml, or: chown {uid} {}", path.display()),
+            format!(
+                "correct the uid of {name} in [[user]] or in the host's passwd, or run: chown {uid} {}",
+                path.display()
+            ),
         ),
         Err(_) => match make_home(root, &path, user) {
             Ok(()) => return None,
             Err(error) => (
                 format!("cannot create the home directory {} of {name}: {error}", path.display()),
-                "create the directory, or set `home` of this user".to_owned(),
+                "create the directory, or set another home for this user (`home` in [[user]], or the host's passwd)"
+                    .to_owned(),
             ),
         },
     };
-    let cause = format!("jobs of {name} that write there will fail");
+    let cause = format!("jobs of {name} that write to the home directory will fail");
     Some(Finding::warning(Kind::Files, what, cause, fix))
 }
 
-/// Anyone may own the parent directories. An attacker who swaps in another directory can only make root give away an
-/// empty directory of root's, with the files of /etc/skel.
+/// Creates a home directory. Anyone may own its parent directories: an attacker who swaps in another directory can only make root give away an
+/// empty directory that belongs to root, with the files of /etc/skel.
 fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
     let parent = trusted_path::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
@@ -238,5 +249,65 @@ mod tests {
             ("/etc", "3 1 0:50 / /etc rw - tmpfs tmpfs rw\n4 3 8:1 /etc /etc rw - ext4 /dev/sda1 rw\n"),
         ];
         mounts.iter().for_each(|(path, mounts)| assert_eq!(host_file(mounts), Some(*path), "{mounts}"));
+    }
+
+    const ALICE: &str = "[[user]]\nname = 'alice'\nuid = 1001\n";
+
+    /// Account files with a `taken` user and group of this ID.
+    fn write_account_files(root: &Path, taken: u32) {
+        let etc = root.join("etc");
+        fs::create_dir(&etc).unwrap();
+        let passwd = format!("root:x:0:0:root:/root:/bin/sh\ntaken:x:{taken}:{taken}::/:/bin/sh\n");
+        fs::write(etc.join("passwd"), passwd).unwrap();
+        fs::write(etc.join("group"), format!("root:x:0:\ntaken:x:{taken}:\n")).unwrap();
+        fs::write(etc.join("shadow"), "root:*:19000:0:99999:7:::\n").unwrap();
+    }
+
+    fn config(toml: &str) -> Config {
+        Config::parse(toml, Path::new("slurminit.toml")).unwrap()
+    }
+
+    #[test]
+    fn check_refuses_what_installation_would_refuse() {
+        let group = "[[group]]\nname = 'lab'\ngid = 1001\n";
+        for toml in [ALICE, group] {
+            let [free, taken] = [1002, 1001].map(|id| {
+                let root = tempfile::tempdir().unwrap();
+                write_account_files(root.path(), id);
+                root
+            });
+            check_accounts(&config(toml), free.path()).unwrap();
+            assert!(matches!(check_accounts(&config(toml), taken.path()), Err(AccountError::Refused(_))), "{toml}");
+            assert!(!fs::read_to_string(free.path().join("etc/passwd")).unwrap().contains("alice"));
+
+            // Files that would not be written are not checked.
+            fs::rename(taken.path().join("etc/shadow"), taken.path().join("shadow")).unwrap();
+            std::os::unix::fs::symlink("../shadow", taken.path().join("etc/shadow")).unwrap();
+            check_accounts(&config(toml), taken.path()).unwrap();
+
+            fs::write(free.path().join("etc/shadow"), b"\xff").unwrap();
+            let error = check_accounts(&config(toml), free.path()).unwrap_err();
+            assert!(matches!(error, AccountError::Install(InstallError::NotText { .. })), "{error:?}");
+            fs::remove_file(free.path().join("etc/shadow")).unwrap();
+            fs::remove_file(free.path().join("etc/passwd")).unwrap();
+            let error = check_accounts(&config(toml), free.path()).unwrap_err();
+            assert!(matches!(error, AccountError::Install(InstallError::Missing { .. })), "{error:?}");
+        }
+        check_accounts(&config(""), tempfile::tempdir().unwrap().path()).unwrap();
+    }
+
+    #[test]
+    fn read_only_root_keeps_accounts_and_names_missing_users() {
+        use nix::mount::{MsFlags, mount};
+
+        let root = tempfile::tempdir().unwrap();
+        crate::private_mount::tmpfs(root.path(), MsFlags::empty(), "");
+        write_account_files(root.path(), 1002);
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(Some("none"), root.path(), Some("tmpfs"), flags, None::<&str>).unwrap();
+        let findings = install_accounts(&config(ALICE), root.path()).unwrap();
+        let what = "/etc is read-only: the existing accounts are used unchanged, and these are missing or different: alice (uid 1001)";
+        assert_eq!(findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>(), [what]);
+        assert!(findings[0].fix.ends_with("or start the container without --read-only"), "{}", findings[0].fix);
     }
 }

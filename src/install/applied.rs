@@ -1,7 +1,7 @@
-//! Copies, in the run directory, of the Slurm files that the daemons last started with.
+//! Copies of the Slurm files that the daemons use: in the run directory, and of slurm.conf also in the state directory.
 //!
-//! The installed files may be newer than what the daemons use: a reload was cut short, or someone edited a file in
-//! place. A reload compares with these copies, and restores them if it fails.
+//! The installed files may be newer than those that the daemons use, for example because a reload was interrupted or a file was edited in place. A
+//! reload compares the new files with these copies. If the new files do not work, the reload may restore the previous copies.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use plan::{FileName, Text};
 /// The directory of the copies, inside the run directory.
 const DIRECTORY: &str = "applied";
 
-/// The slurm.conf that the daemons last started with, in the state directory: unlike the run directory, a new container has it.
+/// The slurm.conf that the daemons last used, in the state directory, which may outlive the container.
 const FORMER_CONF: &str = "applied-slurm.conf";
 
 /// The file of [`keep_start_only`] in the run directory.
@@ -23,7 +23,7 @@ fn directory(paths: &Paths) -> PathBuf {
     paths.run.join(DIRECTORY)
 }
 
-/// Reads the files that the daemons run with; if there is no copy, the installed file.
+/// Reads the files that the daemons run with: each from its copy, otherwise the installed file.
 ///
 /// # Errors
 /// An existing file cannot be read as text.
@@ -53,7 +53,8 @@ fn keep_former(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), Install
     replace_in(root, &paths.state, FORMER_CONF, &conf.text, 0o644).map(drop)
 }
 
-/// Reads the slurm.conf that the slurmctld of the saved state last started with, which may be another container's.
+/// Reads the slurm.conf that the slurmctld of the saved state last started with, which may be another container's. Without
+/// a copy of it, reads the installed file.
 ///
 /// # Errors
 /// An existing file cannot be read as text.
@@ -64,17 +65,17 @@ pub fn read_former(paths: &Paths, root: &Path) -> Result<Option<String>, Install
     }
 }
 
-/// Stores the settings that are fixed until the container ends, for `slurminit reload --dry-run`:
-/// [`config::StartOnlyTables`] and the node's name, one line each.
+/// Stores settings that take effect only at a start, for `slurminit reload --dry-run`: [`config::StartOnlyTables`], the node's name, and the values
+/// of `SLURMINIT_NODES` and `SLURMINIT_ROLE`, one line each.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn keep_start_only(paths: &Paths, root: &Path, text: &str) -> Result<(), InstallError> {
-    // Readable for root only: a checksum of a short secret in [daemon.*] would reveal it.
+    // Readable for root only: a checksum of a short secret in [daemon.*] could reveal it.
     replace_in(root, &paths.run, START_ONLY_FILE, text, 0o600).map(drop)
 }
 
-/// Reads what [`keep_start_only`] stored.
+/// Reads the settings that [`keep_start_only`] stored; `None` if there are none.
 ///
 /// # Errors
 /// The file exists but cannot be read.
@@ -82,11 +83,11 @@ pub fn read_start_only(paths: &Paths, root: &Path) -> Result<Option<String>, Ins
     read_text(root, &paths.run.join(START_ONLY_FILE))
 }
 
-/// Reinstalls the files that the daemons used before the last [`keep_applied`]. The replaced files become
-/// `NAME.previous`. A file that did not exist before stays.
+/// Reinstalls the files with these names that the daemons used before the last [`keep_applied`]. The replaced files become
+/// `NAME.previous`. A file without a previous version is not changed.
 ///
 /// # Errors
-/// A former file cannot be read, or a file cannot be written.
+/// A previous file cannot be read, or a file cannot be written.
 pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result<(), InstallError> {
     for name in names {
         let kept = directory(paths);
@@ -140,5 +141,18 @@ mod tests {
         assert_eq!(read_applied(&paths, root.path()).unwrap().len(), 1);
         restore_applied(&paths, root.path(), &[CONF]).unwrap();
         assert_eq!(fs::read_to_string(root.path().join("etc/slurm/slurm.conf")).unwrap(), "A=1\n");
+    }
+
+    #[test]
+    fn settings_of_start_are_readable_only_by_root() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::default();
+        assert_eq!(read_start_only(&paths, root.path()).unwrap(), None);
+        keep_start_only(&paths, root.path(), "role all\n").unwrap();
+        assert_eq!(read_start_only(&paths, root.path()).unwrap().as_deref(), Some("role all\n"));
+        let file = root.path().join("run/slurminit").join(START_ONLY_FILE);
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -1,7 +1,7 @@
 //! Replaces files atomically: no reader sees half a file, and a full disk or a crash does not lose the old one.
 //!
-//! A sync takes 4 ms or more. A new container has no old file to lose: whatever a power cut leaves of a first file
-//! differs from what the next start renders, and is rewritten. So only replacements are synced.
+//! A sync takes 4 ms or more. A new container has no old file to lose: if a power cut damages a new file, the file differs from what the next start
+//! renders, and is rewritten. So [`replace`] syncs only if there is an old file.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -11,8 +11,8 @@ use super::Owner;
 use sys::trusted_path;
 use sys::trusted_path::{Dir, is_ours};
 
-/// Replaces `name` in `dir` with `content` and `mode`, unless it has this content and only root can write to it. The
-/// old file is kept as `NAME.previous`. Returns whether anything was written.
+/// Replaces `name` in `dir` with `content` and `mode`. If root owns a file with this content, only its mode is set. The old file is kept as
+/// `NAME.previous`. Returns whether the file was written.
 pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::Result<bool> {
     let old = old(dir, name)?;
     let same = old.as_ref().and_then(|old| old.readable.as_ref()).filter(|(_, bytes)| bytes == content);
@@ -51,7 +51,7 @@ fn is_mounted(error: &io::Error) -> bool {
 
 /// The file that is to be replaced.
 struct ExistingFile {
-    /// The file and its content. Pipes are not read, nor are targets of links that root does not own.
+    /// The open file and its content; `None` if it cannot be read, is not a regular file, or is a link that root does not own.
     readable: Option<(File, Vec<u8>)>,
 }
 
@@ -75,8 +75,7 @@ pub(super) fn replace_as(dir: &Dir, name: &str, content: &[u8], mode: u32, owner
     stage_as(dir, name, content, mode, owner)?.commit()
 }
 
-/// The new version of an existing file, already on disk beside it, with the same owner and mode. Dropping it without
-/// [`Staged::commit`] removes it.
+/// The new version of a file, already on disk beside the old one. Dropping it without [`Staged::commit`] removes it.
 #[derive(Debug)]
 pub(super) struct Staged<'a> {
     dir: &'a Dir,
@@ -84,7 +83,7 @@ pub(super) struct Staged<'a> {
     new: NewFile,
 }
 
-/// Prepares to replace `name` without keeping a copy.
+/// Prepares to replace `name` without keeping a copy. The new file has the owner and the mode of the old one.
 pub(super) fn stage<'a>(dir: &'a Dir, name: &'a str, content: &[u8]) -> io::Result<Staged<'a>> {
     let old = dir.metadata_of(name)?;
     stage_as(dir, name, content, old.permissions().mode() & 0o7777, (old.uid(), old.gid()))
@@ -139,7 +138,7 @@ struct NewFile {
 /// Writes a new file in the same directory; removes it on error.
 fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<NewFile> {
     let new = format!("{name}.new");
-    // The name may be taken: by a killed start, or by another user.
+    // A start that was killed, or another user, may have left a file of this name.
     dir.remove(&new)?;
     let write = || {
         let mut file = dir.create(&new, mode)?;
@@ -155,7 +154,7 @@ fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<
     Ok(NewFile { name: new, file })
 }
 
-/// Gives the old file a second name; `name` itself stays until the rename.
+/// Adds the name NAME.previous for the old file; the name `name` remains until the rename.
 fn keep_previous(dir: &Dir, name: &str) -> io::Result<()> {
     let previous = format!("{name}.previous");
     dir.remove(&previous)?;
@@ -167,5 +166,53 @@ fn keep_previous(dir: &Dir, name: &str) -> io::Result<()> {
             let bytes = dir.read(name)?;
             dir.create(&previous, 0o644)?.write_all(&bytes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::chown;
+    use std::path::Path;
+
+    use nix::mount::{MsFlags, mount};
+
+    use super::*;
+    use crate::private_mount;
+
+    const NAME: &str = "gres.conf";
+
+    fn open(directory: &Path) -> Dir {
+        Dir::open_unchecked(directory).unwrap()
+    }
+
+    #[test]
+    fn file_of_another_user_with_same_content_is_used_only_if_it_is_mounted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, new) = (directory.path().join(NAME), directory.path().join(format!("{NAME}.new")));
+        fs::write(&file, "text").unwrap();
+        chown(&file, Some(1234), None).unwrap();
+        // This name cannot be used for the new file.
+        fs::create_dir(&new).unwrap();
+        assert!(replace(&open(directory.path()), NAME, b"text", 0o644).is_err());
+        fs::remove_dir(&new).unwrap();
+
+        private_mount::unshare_mounts();
+        mount(Some(&file), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        assert!(!replace(&open(directory.path()), NAME, b"text", 0o644).unwrap());
+        let error = replace(&open(directory.path()), NAME, b"other", 0o644).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!((fs::read_to_string(&file).unwrap().as_str(), new.exists()), ("text", false));
+    }
+
+    #[test]
+    fn file_without_link_is_copied_and_missing_file_is_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = open(directory.path());
+        keep_previous(&dir, NAME).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        // A directory cannot have a hard link, and its content cannot be read.
+        fs::create_dir(directory.path().join(NAME)).unwrap();
+        assert!(keep_previous(&dir, NAME).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! A directory for each user, in which slurmstepd puts the environment of a step in a container image.
 //!
-//! slurmstepd creates directories there as the job's user, by predictable names. So only root creates the users' directories: this module those of
-//! the local accounts, and slurmstepd, before the step becomes its user, those of a directory service's accounts. slurmstepd opens a directory to the
-//! user's primary group, which an access control list prevents.
+//! slurmstepd creates directories there as the job's user, with predictable names. So only root creates the users' directories: this module
+//! creates those of the local accounts, and slurmstepd creates those of a directory service's accounts before the step switches to its
+//! user. slurmstepd makes a directory accessible to the user's primary group; an access control list prevents that.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use super::InstallError;
 use super::directories::{ROOT, settle};
 use config::Paths;
 
-/// Creates the directory of each account in `passwd`. Returns whether the directories of other accounts, which slurmstepd creates, are
-/// closed to the members of their primary groups.
+/// Creates the directory of each account in `passwd` if this process is root. Returns whether the directories of other accounts,
+/// which slurmstepd creates, are inaccessible to the other members of their primary groups.
 ///
 /// # Errors
-/// A directory cannot be created.
+/// A directory cannot be created, emptied or changed.
 pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<bool, InstallError> {
     let (mut bundles, _) = trusted_path::make(root, &run.join(Paths::BUNDLES), &mut Vec::new())?;
     let is_root = geteuid().is_root();
@@ -30,7 +30,7 @@ pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<
     let is_closed = bundles.close_new_entries().map_err(failure)?;
     for (uid, gid) in passwd.lines().filter_map(ids).filter(|_| is_root) {
         let name = uid.to_string();
-        // slurmstepd may have created the directory since the first try.
+        // slurmstepd may create the directory at the same time, so a second attempt succeeds.
         let (mut directory, _) = bundles.child(&name).or_else(|_| bundles.child(&name))?;
         settle(&mut directory, (uid, gid), 0o700)?;
     }

@@ -1,4 +1,4 @@
-//! The partitions that a reload has closed, in the run directory: see `startup::prepare`.
+//! The record, in the run directory, of the partitions that a reload has closed: see `startup::prepare`.
 
 use std::path::Path;
 
@@ -29,18 +29,13 @@ pub fn closed_partitions(paths: &Paths, root: &Path) -> Result<Vec<String>, Inst
 /// Removes the record.
 ///
 /// # Errors
-/// The file exists but cannot be removed.
+/// The file exists but cannot be removed, or the run directory is untrusted.
 pub fn forget_closed_partitions(paths: &Paths, root: &Path) -> Result<(), InstallError> {
     let run = match trusted_path::open(root, &paths.run) {
         Err(untrusted) if untrusted.is_missing() => return Ok(()),
         run => run?,
     };
-    match run.remove(FILE) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(InstallError::write(&paths.run.join(FILE), error))
-        }
-        _ => Ok(()),
-    }
+    run.remove(FILE).map_err(|error| InstallError::write(&paths.run.join(FILE), error))
 }
 
 #[cfg(test)]
@@ -60,5 +55,13 @@ mod tests {
         forget_closed_partitions(&paths, root.path()).unwrap();
         assert_eq!(closed_partitions(&paths, root.path()).unwrap(), [""; 0]);
         forget_closed_partitions(&paths, root.path()).unwrap();
+    }
+    #[test]
+    fn record_that_cannot_be_removed_is_error() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::default();
+        std::fs::create_dir_all(crate::under(root.path(), &paths.run.join(FILE))).unwrap();
+        let error = forget_closed_partitions(&paths, root.path()).unwrap_err().to_string();
+        assert!(error.contains("/run/slurminit/closed-partitions: "), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! Records which of Slurm's files are copies of the operator's.
+//! Records which of Slurm's files are copies of the operator's files.
 //!
-//! A copy contains the original's marker line, so it would still count as the user's own file after the original is
-//! gone. The record is beside the copy, so that it exists as long as the copy.
+//! A copy contains the original's marker line, so without a record it would be mistaken for the user's own file after the removal of the original.
+//! The record is beside the copy, so that it exists as long as the copy.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ pub(super) fn record_reinstalled_copy(
     replace_in(root, &directory(paths), name.as_str(), text, 0o644).map(drop)
 }
 
-/// Whether a file is one of the last two copies made. A file that was edited since belongs to its editor.
+/// Whether a file is one of the last two copies made. A file that has been edited since then belongs to the operator.
 pub(super) fn is_copy(paths: &Paths, root: &Path, name: FileName, text: &str) -> bool {
     let records = [name.as_str().to_owned(), format!("{}.previous", name.as_str())];
     records.iter().any(|record| {

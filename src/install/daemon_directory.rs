@@ -1,4 +1,4 @@
-//! A directory that the user's slurm.conf names for a daemon, such as StateSaveLocation.
+//! A directory that the operator sets for a daemon in slurm.conf: StateSaveLocation or SlurmdSpoolDir.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,12 +18,11 @@ const STATE_FILES: [&str; 3] = ["clustername", "job_state", "node_state"];
 /// A directory in the root of a new ext4 file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Makes sure that `daemon`'s user can write to the directory. A missing directory is created. A new directory, or one
-/// that belongs to a previous user, changes owner. A directory with anything else in it is left unchanged. Returns what
-/// was repaired on the way.
+/// Makes sure that `daemon`'s user can write to the directory. A missing directory is created, unless the user can create it. An empty directory, or
+/// one with slurmctld's state, is given to the user. A directory with other files stays unchanged, which is an error. Returns findings about repairs.
 ///
 /// # Errors
-/// The user cannot write there, and the directory cannot be given to it.
+/// The user does not exist, or cannot write there and the directory cannot be given to this user.
 pub fn make_daemon_directory(
     config: &Config,
     root: &Path,
@@ -52,8 +51,8 @@ pub fn is_usable_by(daemon: DaemonName, config: &Config, root: &Path, path: &Pat
     Ok(is_usable(&Owner::of(daemon, config, path)?, &under(root, path)))
 }
 
-/// Whether the user can write to the directory already, or create it. Root can write to every directory. Only the last
-/// part of a path is created.
+/// Whether the user owns the directory, or could create it in a parent that the user owns: daemons create only the last part of a path. Root can
+/// write to every directory.
 fn is_usable(owner: &Owner, path: &Path) -> bool {
     let is_root = owner.ids().is_some_and(|(user, _)| user == 0);
     let is_writable =
@@ -62,7 +61,7 @@ fn is_usable(owner: &Owner, path: &Path) -> bool {
     is_writable(path) || is_missing && path.parent().is_some_and(is_writable)
 }
 
-/// Whether the directory contains slurmctld's state, or nothing but the lock that this start has taken.
+/// Whether the directory contains slurmctld's state, or nothing but lost+found and the lock that this start has taken.
 fn may_change_owner(dir: &Dir) -> io::Result<bool> {
     let names = dir.names()?;
     let has_state = || STATE_FILES.iter().any(|name| names.iter().any(|found| found == name));

@@ -1,8 +1,8 @@
-//! Who may open a GPU's device file during a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+//! The users who may open a GPU's device file during a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
 //!
-//! The file stays root's, and the job's user gets access by an access control list. NVIDIA's libraries set the mode of each device file
-//! that belongs to their user to 0666, unless `ModifyDeviceFiles` in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`), so
-//! a user who owned the file would open it to all by starting a CUDA program.
+//! The file still belongs to root, and the job's user gets access through an access control list. NVIDIA's libraries set the mode of each
+//! device file that belongs to their user to 0666, unless `ModifyDeviceFiles` in /proc/driver/nvidia/params is 0 (nvidia-modprobe,
+//! `mknod_helper`), so a user who owned the file would open it to all by starting a CUDA program.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -18,7 +18,7 @@ use probe::device_files::{self, WATCHER_USER};
 use sys::acl;
 use sys::system_calls::{get_xattr, remove_xattr, set_xattr};
 
-/// Closes a device file to all users but the one whose job has it.
+/// Closes a device file to all users but root, the GPU watchers and the user whose job has it. A file of the host stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
@@ -29,7 +29,7 @@ pub fn close_device_file(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Revokes the access of a job's user to a device file. A file that is given to another user stays unchanged.
+/// Revokes the access of a job's user to a device file. A file that was not given to this user stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
@@ -41,7 +41,8 @@ pub fn revoke_device_file(file: &Path, user: u32) -> io::Result<()> {
     revoke_access(&handle)
 }
 
-/// Gives a closed device file to a job's user. For root, the file is only closed to all other users. A file open to all users stays unchanged.
+/// Gives a closed device file to a job's user. If that user is root, this only closes the file to all other users. A file that all users
+/// can open stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
@@ -60,12 +61,12 @@ pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
     }
 }
 
-/// The user to whom a device file is given, by its access control list or as its owner.
+/// The user other than root with access to a device file, through its access control list or as its owner.
 pub fn device_file_user(file: &Path) -> Option<u32> {
     open_own(file).ok().flatten().and_then(|handle| user_with_access(&handle).ok().flatten())
 }
 
-/// Whether a device file is restricted to root, so that it can be given to a job's user.
+/// Whether a device file belongs to root and is closed to users outside of its access control list, so that it can be given to a job's user.
 pub fn is_restricted_device_file(file: &Path) -> bool {
     let found = open_own(file).ok().flatten().and_then(|handle| handle.metadata().ok());
     found.is_some_and(|found| found.uid() == 0 && device_files::is_closed(found.mode()))
@@ -91,7 +92,7 @@ fn restrict_to_root(handle: &File) -> io::Result<()> {
     fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
 }
 
-/// Revokes all access, including that of the access control list: the last job may have ended without an Epilog.
+/// Revokes the access of every job's user, including that in the access control list: the last job may have ended without an Epilog.
 fn revoke_access(handle: &File) -> io::Result<()> {
     // Only the owner may change the list and the mode: in containers with minimal capabilities root has no CAP_FOWNER.
     change_owner(handle, 0)?;

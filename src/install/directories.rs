@@ -1,8 +1,8 @@
 //! The directories of the daemons, each with its owner.
 //!
-//! A user who can write to a directory can replace its contents. So everything that root uses belongs to root, including
-//! all parent directories. In the state directory only slurmctld's part belongs to slurm. The spool does not, because slurmd executes
-//! batch scripts from it as root.
+//! A user who can write to a directory can replace its contents. So everything that root uses belongs to root, including all parent
+//! directories. In the state directory, each daemon's part belongs to that daemon's user. slurmd's spool belongs to root, because slurmd
+//! executes batch scripts from it as root.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,12 +16,12 @@ use sys::proc::parse::Mount;
 use sys::trusted_path;
 use sys::trusted_path::{Dir, RepairedPath, UntrustedPath};
 
-/// Creates the run, state and socket directories, and gives them to the user that writes there. If state comes from an
-/// image where the user had another ID, it changes owner with everything in it. Returns findings about obstacles and
-/// fixes.
+/// Creates the run, state, socket and Slurm's configuration directories, and makes the user that writes to a directory its owner. If the state comes
+/// from an image in which this user had another ID, the owner of all its contents is changed, too. Returns findings about obstacles and repairs.
 ///
 /// # Errors
-/// A directory cannot be created or given away, is on a read-only mount, or is in a directory of another user.
+/// A daemon's user does not exist, or a directory cannot be created, its owner cannot be changed, or it is on a read-only mount or in a directory of
+/// another user.
 pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
     let (paths, mut repaired) = (&config.paths, Vec::new());
     let slurm = Owner::of(DaemonName::Slurmctld, config, &paths.state.join("slurmctld"))?;
@@ -40,14 +40,14 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
         }
     }
     let mountinfo = std::fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
-    // A tmpfs as /run may be open: a user could take a name there first.
+    // A tmpfs at /run may be writable by all users: a user could create an entry there first.
     if let Ok(mut run) = trusted_path::open(root, Path::new("/run")) {
         restrict_to_root(&mut run, &mut repaired)?;
     }
     // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.ensure_sticky_bit(&mut repaired);
-        // A /tmp that is a directory of the host is not changed.
+        // A /tmp that may be a directory of the host is not opened to users.
         if is_own_tmp(&mountinfo) {
             tmp.open_to_users(&mut repaired);
         }
@@ -70,7 +70,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
         format!("{state_path} is mounted noexec, so no batch job (sbatch) can run"),
         format!("mount a volume, or a tmpfs with exec: --tmpfs {state_path}:exec"),
     ));
-    // slurmd runs the epilog from there, and drains the node if it fails.
+    // slurmd runs the epilog from this directory, and drains the node if the epilog fails.
     findings.extend(noexec(
         &slurm_files,
         format!("{slurm_path} is mounted noexec, so the node is drained after the first job (Epilog error)"),
@@ -96,13 +96,13 @@ fn is_own_tmp(mountinfo: &str) -> bool {
     mount.is_none_or(|mount| mount.kind == "tmpfs" && mount.from == "/")
 }
 
-/// The message about a path that was repaired.
+/// The finding about a repaired path.
 pub(super) fn finding(repaired: &RepairedPath) -> Finding {
     let severity = if repaired.is_suspicious() { Severity::Warning } else { Severity::Info };
     let cause = match repaired {
-        RepairedPath::Sticky { .. } => "the volume has no sticky bit",
-        RepairedPath::Opened { .. } => "the mount of /tmp sets the mode, and jobs of users write there",
-        _ => "root uses the files there, so no other user may change them",
+        RepairedPath::Sticky { .. } => "without the sticky bit users could remove each other's files",
+        RepairedPath::Opened { .. } => "users' jobs need to write there",
+        _ => "only root, or the daemon that uses this path, may change it",
     };
     Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.fix())
 }
@@ -133,7 +133,7 @@ fn prepare_spool(state: &Dir, was_writable: bool, repaired: &mut Vec<RepairedPat
     Ok(spool)
 }
 
-/// Creates the directories of each simulated node: its spool, and its `TmpFS`, which keeps its job steps' files apart.
+/// Creates the directories of each simulated node: its spool, and its `TmpFS`, which separates its job steps' files from those of other nodes.
 fn make_node_directories(
     spool: &Dir,
     run: &Dir,
@@ -154,13 +154,13 @@ fn make_node_directories(
 /// Root's user and group.
 pub(super) const ROOT: (u32, u32) = (0, 0);
 
-/// Sets owner and mode; without root's rights only the mode. Returns whether other users could write there.
+/// Sets a directory's owner and mode; without root's rights only the mode. Returns whether other users could write to the directory before.
 pub(super) fn settle(directory: &mut Dir, owner: (u32, u32), mode: u32) -> Result<bool, InstallError> {
     let settled = directory.set_owner_and_mode(geteuid().is_root().then_some(owner), mode, &mut Vec::new());
     settled.map_err(|error| InstallError::directory(directory.path(), error))
 }
 
-/// Creates links that stand in for the device files of simulated GPUs.
+/// Creates links in place of the device files of simulated GPUs.
 ///
 /// # Errors
 /// A link cannot be created.
@@ -175,7 +175,7 @@ pub fn make_simulated_gpus(root: &Path, directory: &Path, count: u32) -> Result<
     Ok(())
 }
 
-/// Makes `owner` the owner of a directory and of everything in it. Changes only wrong owners and modes.
+/// Makes `owner` the owner of a directory, and sets its mode. If the directory belonged to another user, also changes the owner of its contents.
 pub(super) fn make_owned(
     (mut dir, is_new): (Dir, bool),
     owner: &Owner,
@@ -202,11 +202,11 @@ pub(super) fn make_owned(
     Ok(dir)
 }
 
-/// The record of ended jobs is rotated at this size, which is about 40,000 jobs.
+/// A start rotates the record of ended jobs if it has at least this size, which is about 40,000 jobs.
 const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The record of ended jobs, which slurmctld only appends to. A full record replaces the previously rotated one. A
-/// missing record is created for slurm: otherwise root's `sacct -c` would create it as root's, and slurmctld exits if
+/// Prepares the record of ended jobs, which slurmctld only appends to. A full record replaces the previously rotated one. A
+/// missing record is created for slurm: otherwise `sacct -c`, run by root, would create it as a root-owned file, and slurmctld exits if
 /// it cannot open it. Root does not open anything in slurm's directory here, so links in it are harmless. Without
 /// DAC_OVERRIDE root can do neither: slurmctld then creates the record, and a full one keeps growing. Only slurm and root can read it:
 /// Slurm's PrivateData does not apply to the file.
@@ -220,14 +220,14 @@ fn prepare_job_record(jobcomp: &Dir, slurm: &Owner) {
     }
 }
 
-/// A warning if users other than root can write to the operator's directory: they can become root. The directory is read
-/// with any owner.
+/// A warning if users other than root can write to the operator's directory: they can become root. slurminit reads the directory regardless of its
+/// owner.
 fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
     match trusted_path::open(root, config).and_then(|dir| dir.require_ours()) {
         Ok(()) | Err(UntrustedPath::Io { .. }) => None,
         Err(untrusted) => Some(Finding::warning(
             Kind::Files,
-            format!("a user other than root can change {} and become root: {untrusted}", config.display()),
+            format!("a user other than root can change {} and become root: {}", config.display(), untrusted.reason()),
             "hooks and services of slurminit.toml, and programs of slurm.conf, run as root",
             format!("mount the directory read-only: {}:ro", config.display()),
         )),
@@ -236,7 +236,7 @@ fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
 
 /// A warning if a directory from which Slurm runs programs is mounted noexec, as Docker mounts a tmpfs.
 fn noexec(directory: &Dir, what: String, fix: String) -> Option<Finding> {
-    let cause = "Docker's --tmpfs mounts with noexec by default";
+    let cause = "Docker mounts a --tmpfs with noexec by default";
     directory.is_noexec().then(|| Finding::warning(Kind::Files, what, cause, fix))
 }
 
@@ -277,5 +277,58 @@ mod tests {
         prepare();
         assert_eq!(previous.metadata().unwrap().len(), 16 * 1024 * 1024);
         assert_eq!(record.metadata().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn repaired_path_is_reported_with_its_cause() {
+        let path = std::path::PathBuf::from("/tmp");
+        for (repaired, severity, cause) in [
+            (RepairedPath::Sticky { path: path.clone(), mode: 0o777 }, Severity::Info, "without the sticky bit"),
+            (RepairedPath::Opened { path: path.clone(), mode: 0o755 }, Severity::Info, "need to write there"),
+            (
+                RepairedPath::Closed { path: path.clone(), mode: 0o777 },
+                Severity::Info,
+                "only root, or the daemon that uses this path",
+            ),
+            (RepairedPath::Removed { path }, Severity::Warning, "only root, or the daemon that uses this path"),
+        ] {
+            let found = finding(&repaired);
+            assert_eq!((&found.what, found.severity), (&repaired.to_string(), severity));
+            assert!(found.cause.contains(cause), "{}", found.cause);
+        }
+    }
+
+    #[test]
+    fn state_of_slurms_user_is_taken_without_warning() {
+        // nobody stands for slurm, a user that does not exist everywhere.
+        let users = "[daemon.munged]\nuser = 'nobody'\n[daemon.slurmctld]\nuser = 'nobody'\n";
+        let config = Config::parse(users, Path::new("test.toml")).unwrap();
+        for (uid, severity) in [(65534, Severity::Info), (1234, Severity::Warning)] {
+            let root = tempfile::tempdir().unwrap();
+            let state = root.path().join("var/lib/slurm");
+            std::fs::create_dir_all(&state).unwrap();
+            std::os::unix::fs::chown(&state, Some(uid), None).unwrap();
+            let findings = make_directories(&config, root.path()).unwrap();
+            let what = format!("/var/lib/slurm belonged to uid {uid}; changed its owner to uid 0");
+            let found: Vec<_> = findings.iter().filter(|finding| finding.what == what).collect();
+            assert!(found.len() == 1 && found[0].severity == severity, "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn device_files_of_simulated_gpus_are_links_that_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let devices = root.path().join("run/gpus");
+        let make = || make_simulated_gpus(root.path(), Path::new("/run/gpus"), 2);
+        make().unwrap();
+        std::fs::remove_file(devices.join("gpu1")).unwrap();
+        make().unwrap();
+        for name in ["gpu0", "gpu1"] {
+            assert_eq!(std::fs::read_link(devices.join(name)).unwrap(), Path::new("/dev/null"));
+        }
+        assert_eq!(std::fs::read_dir(&devices).unwrap().count(), 2);
+        std::fs::write(root.path().join("file"), "").unwrap();
+        let error = make_simulated_gpus(root.path(), Path::new("/file"), 1).unwrap_err().to_string();
+        assert!(error.contains("/file"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! Users' login environments, where slurmd looks for them.
+//! Writes the users' login environments to the directory from which slurmd reads them.
 //!
-//! They are in slurmctld's own directory (`StateSaveLocation/env_cache`), whose owner could put a link there. So they
-//! are written as slurm instead of root: a link then leads only to what slurm can write anyway.
+//! The directory is in slurmctld's state directory (`StateSaveLocation/env_cache`), whose owner could replace it by a link. So the files are
+//! written as SlurmUser instead of root: through a link, they reach only paths that SlurmUser can write anyway.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -13,12 +13,12 @@ use super::{InstallError, Owner};
 use plan::accounts::LoginFiles;
 use sys::under;
 
-/// The directory in StateSaveLocation (Slurm 24.11, `env.c`).
+/// The name of the directory in StateSaveLocation (Slurm 24.11, `env.c`).
 const DIRECTORY: &str = "env_cache";
-/// The name of a file while it is written. No user name in LoginFiles begins with a dot.
+/// The temporary name of a file that is being written. It cannot be a user name, because those in LoginFiles do not begin with a dot.
 const NEW: &str = ".new";
 
-/// Reads the system files that define login environments. A missing file means its defaults.
+/// Reads the system files that define login environments. A missing or unreadable file counts as empty.
 pub fn read_login_files(root: &Path) -> LoginFiles {
     let read = |path: &str| {
         let bytes = fs::read(under(root, Path::new(path))).unwrap_or_default();
@@ -31,13 +31,13 @@ pub fn read_login_files(root: &Path) -> LoginFiles {
     }
 }
 
-/// Writes each user's environment below `state`, and removes those of users that are gone. Drops root's privileges
-/// permanently: call it last.
+/// Writes each user's environment below `state`, and removes the files of users that no longer exist. Switches this process to `owner` permanently:
+/// call it last.
 ///
 /// # Errors
-/// The first file that cannot be written.
+/// This process cannot become `owner`, or a file cannot be written or removed.
 pub fn install_environments(state: &Path, root: &Path, owner: &Owner, files: &LoginFiles) -> Result<(), InstallError> {
-    owner.become_user().map_err(|error| owner.error(state, error))?;
+    owner.become_user()?;
     let directory = state.join(DIRECTORY);
     write_all(&under(root, &directory), &files.environments()).map_err(|error| InstallError::write(&directory, error))
 }
@@ -61,7 +61,7 @@ fn write_all(directory: &Path, environments: &BTreeMap<&str, String>) -> io::Res
         }
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(text.as_bytes())?;
-        // No sync: each start rewrites what is missing.
+        // No sync: the next start rewrites files that a crash has lost or damaged.
         fs::rename(&new, &path)?;
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! Secrets in the environment of the container.
 //!
-//! PID 1 executes itself without these variables, so that daemons and services do not inherit them. But the engine passes the container's
-//! environment to each process of `docker exec`, whatever its user. So a secret there is refused where the container has ordinary users.
+//! PID 1 re-executes itself without the variables that hold secrets, so that daemons and services do not inherit them. But the engine passes the
+//! container's environment to each process of `docker exec`, whatever its user. So a secret in the environment is refused if the container has
+//! ordinary users.
 
 use std::io;
 use std::path::Path;
@@ -13,14 +14,14 @@ use sys::container::Container;
 use sys::secret_variables::{self, SecretVariable};
 use sys::{trusted_path, under, users};
 
-/// The environment of the container, as its first process has it: `NAME=VALUE`, each ended by a NUL.
+/// The environment of the container's first process: `NAME=VALUE` pairs, each terminated by a NUL; empty if it cannot be read.
 pub fn container_environment() -> Vec<u8> {
     let pid = Container::of_this_process().first_process();
     std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
-/// Records which of the variables are in the container's environment, while its first process still has them. The record is never removed,
-/// because that environment never changes.
+/// Records which of `names` are set and not blank in `environment`, that of the container's first process. The record is never removed: the engine
+/// passes this environment to `docker exec` as long as the container exists.
 pub fn record(root: &Path, environment: &[u8], names: &[&str]) -> io::Result<()> {
     let is_exposed = |name: &&&str| {
         let value = |pair: &[u8]| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
@@ -45,10 +46,10 @@ pub fn exposed(config: &Config, root: &Path) -> Vec<SecretVariable> {
     secret_variables::ALL.into_iter().filter(is_exposed).collect()
 }
 
-/// Refuses an exposed secret if there are ordinary users. Otherwise `slurminit doctor` and the start only warn.
+/// Refuses an exposed secret if there are ordinary users. Without such users, `slurminit doctor` and the start only warn.
 ///
 /// # Errors
-/// The first such variable, and the file to use instead.
+/// The first exposed secret, and the file to use instead of its variable.
 pub fn check(config: &Config, root: &Path) -> Result<(), Refusal> {
     let Some(SecretVariable { name, content, file }) = exposed(config, root).into_iter().next() else { return Ok(()) };
     let Some(user) = ordinary_user(config, root) else { return Ok(()) };
@@ -57,7 +58,7 @@ pub fn check(config: &Config, root: &Path) -> Result<(), Refusal> {
     Err(Refusal::new(exit_code::CONFIG, what, cause, format!("remove {name}, and mount {file}, readable only by root")))
 }
 
-/// The first reason why users other than root can run processes here.
+/// The first reason why ordinary users can run processes in this container; `None` if there are no such users.
 pub fn ordinary_user(config: &Config, root: &Path) -> Option<String> {
     if let Some(user) = config.users.first() {
         return Some(format!("`{}` of slurminit.toml or of the host", user.name));

@@ -1,7 +1,7 @@
 //! Reads the host's passwd and group (`[users] from`).
 //!
-//! Anyone who can write these files can create an account with another user's ID, so only root may control where the path leads and own the
-//! files. If they cannot be read, the accounts of the last start stay.
+//! Anyone who can write these files can create an account with another user's ID. So only root may be able to change the files, or
+//! where their paths lead. If the files cannot be used, the host accounts of the previous start are kept.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use plan::accounts::{HostAccounts, HostFiles, list_rejected};
 use sys::trusted_path::{self, UntrustedPath};
 use sys::under;
 
-/// Adds the users and groups of the host to `[[user]]` and `[[group]]`, and returns messages for the operator.
+/// Adds the users and groups of the host to `[[user]]` and `[[group]]`, and returns findings for the operator.
 ///
 /// # Errors
 /// The container's own files cannot be read.
@@ -31,15 +31,19 @@ pub fn add_host_accounts(config: &mut Config, root: &Path) -> Result<Vec<Finding
         Ok(files) => (files.accounts(config, &image, &is_program), None),
         Err((why, fix)) => {
             let last = image.previous_host_accounts(config);
-            let what = format!("the host's users are not read: {why}");
-            let cause = format!("[users] from = {from:?}; accounts of the last start that stay: {}", last.users.len());
+            let what = format!("cannot use the host's users: {why}");
+            let cause = format!("[users] from = {from:?}; users kept from the last start: {}", last.users.len());
             (last, Some(Finding::warning(Kind::Files, what, cause, fix)))
         }
     };
     let rejected_finding = (!rejected.is_empty()).then(|| {
-        let what = format!("left out of the host's users ({}): {}", rejected.len(), list_rejected(&rejected, &from));
-        let cause = "these entries are not valid, or conflict with the image or slurminit.toml";
-        let fix = "correct the lines, or add the users with other names or IDs as [[user]]";
+        let what = format!(
+            "ignored entries in the host's passwd and group files ({}): {}",
+            rejected.len(),
+            list_rejected(&rejected, &from)
+        );
+        let cause = "these entries are not valid, or conflict with the image, slurminit.toml or an earlier entry";
+        let fix = "correct the lines, or add these users or groups with other names or IDs as [[user]] or [[group]]";
         Finding::warning(Kind::Files, what, cause, fix)
     });
     config.groups.extend(groups);
@@ -47,13 +51,13 @@ pub fn add_host_accounts(config: &mut Config, root: &Path) -> Result<Vec<Finding
     Ok(finding.into_iter().chain(rejected_finding).collect())
 }
 
-/// The text of a file, or the reason and the fix. Comments of users may have any encoding.
+/// The text of a file, or the reason why it cannot be used and the fix. Invalid UTF-8 is accepted, because a user's comment (GECOS) may have any
+/// encoding.
 fn read(root: &Path, path: &Path) -> Result<String, (String, String)> {
     let shown = path.display();
-    let mount =
-        "--volume /etc/passwd:/host/etc/passwd:ro --volume /etc/group:/host/etc/group:ro, and from = \"/host/etc\"";
+    let mount = "start the container with --volume /etc/passwd:/host/etc/passwd:ro --volume /etc/group:/host/etc/group:ro, and set from = \"/host/etc\"";
     let chown =
-        format!("mount it read-only, or make root the owner: chown root {shown} and its directory, and chmod go-w");
+        format!("mount the file read-only, or run `chown root` and `chmod go-w` on {shown} and on its directory");
     let file = trusted_path::open_file(root, path).map_err(|untrusted| {
         let is_unreadable = matches!(untrusted, UntrustedPath::Io { .. });
         (untrusted.reason(), if is_unreadable { mount.to_owned() } else { chown.clone() })

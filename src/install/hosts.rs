@@ -1,4 +1,4 @@
-//! The node's name in /etc/hosts.
+//! The names of nodes in /etc/hosts.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -19,7 +19,7 @@ pub fn has_host_name(root: &Path, name: &str) -> io::Result<bool> {
     Ok(has_name(&read_hosts(root)?, name))
 }
 
-/// The text of /etc/hosts, one character per byte, so that comments in any encoding are written back unchanged; empty if there is none.
+/// The text of /etc/hosts, one character per byte, so that comments in any encoding are written back unchanged; empty if the file is missing.
 fn read_hosts(root: &Path) -> io::Result<String> {
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     match etc.read("hosts") {
@@ -28,8 +28,8 @@ fn read_hosts(root: &Path) -> io::Result<String> {
     }
 }
 
-/// Changes /etc/hosts, and returns whether the text differs. The engine mounts this file, so it cannot be replaced by a rename. With a
-/// read-only root it cannot be written at all.
+/// Changes /etc/hosts, and returns whether its text changed. The engine mounts this file, so it cannot be replaced by a rename. With a read-only root
+/// it cannot be written at all.
 fn change_hosts(root: &Path, change: impl Fn(&str) -> String) -> io::Result<bool> {
     let is_current = |text: &str| change(text) == text;
     if is_current(&read_hosts(root)?) {
@@ -38,7 +38,7 @@ fn change_hosts(root: &Path, change: impl Fn(&str) -> String) -> io::Result<bool
     let _lock = lock_hosts(root)?;
     let new: Vec<u8> = change(&read_hosts(root)?).chars().filter_map(|byte| u8::try_from(byte).ok()).collect();
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    // The text before the first change stays the same, so that a concurrent reader still finds it.
+    // The file is overwritten without being truncated first, so that a concurrent reader still finds the unchanged lines at the beginning.
     let mut file = etc.open_or_create("hosts", 0o644)?;
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&new)?;
@@ -46,11 +46,11 @@ fn change_hosts(root: &Path, change: impl Fn(&str) -> String) -> io::Result<bool
     Ok(true)
 }
 
-/// Adds `name` with this address to /etc/hosts, unless it is there. Returns whether it did.
+/// Adds `name` with this address to /etc/hosts, unless the file already contains the name. Returns whether it was added.
 ///
-/// Slurm itself uses NodeAddr. Programs in jobs use the first name of `scontrol show hostnames` as the address of the
-/// job's first node (PyTorch's MASTER_ADDR, MPI). No name server is queried: an unreachable one would delay the start,
-/// and the same name there would be another host.
+/// Slurm itself uses NodeAddr instead. But programs in jobs use the first name of `scontrol show hostnames` as the address of the job's first node
+/// (PyTorch's MASTER_ADDR, MPI). No name server is queried first: an unreachable one would delay the start, and its answer could be an unrelated host
+/// of the same name.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -62,23 +62,23 @@ pub fn install_host_name(root: &Path, name: &str, address: IpAddr) -> Result<boo
             false => format!("{text}{break_line}{address}\t{name}\n"),
         }
     });
-    added.map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), name: name.to_owned(), error })
+    added.map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), hosts: format!("{name}:{address}"), error })
 }
 
 /// The lock file in /run, writable only by root.
 const LOCK: &str = "slurminit.hosts.lock";
 
-/// The suffix that marks lines of this program for other nodes.
+/// The suffix of the lines that [`install_node_names`] adds.
 const MARK: &str = "# slurminit: a node of this cluster";
 
 /// The writer of the nodes' names in /etc/hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostsWriter {
-    /// All names were written by another program.
+    /// Another program wrote all names, none of them with a loopback address.
     OtherProgram,
-    /// At least one name was written by this program.
+    /// slurminit wrote at least one name.
     Slurminit,
-    /// At least one name is missing.
+    /// At least one name is missing or has a loopback address, and slurminit wrote none.
     Missing,
 }
 
@@ -96,7 +96,8 @@ pub fn node_names_writer(root: &Path, names: &[&str]) -> io::Result<HostsWriter>
     })
 }
 
-/// Whether a name has a loopback address in /etc/hosts, as Debian gives a host's own name: other nodes cannot reach it.
+/// Whether a name has a loopback address in /etc/hosts, such as the one that Debian assigns to the host's own name. Such an address does not lead
+/// other nodes to this host.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -104,18 +105,21 @@ pub fn is_loopback_name(root: &Path, name: &str) -> io::Result<bool> {
     Ok(has_loopback(&read_hosts(root)?, name))
 }
 
-/// Adds the nodes' names and addresses to /etc/hosts, and corrects what it added before: a node may come back with another address.
-/// Names written by other programs stay unchanged, except for a loopback address of a node.
+/// Adds the nodes' names and addresses to /etc/hosts, and corrects slurminit's earlier entries: a node may return with another address. Names written
+/// by other programs stay unchanged, except for a loopback address of a node.
 ///
 /// # Errors
 /// The file cannot be read or written.
 pub fn install_node_names(root: &Path, nodes: &[(String, String)]) -> Result<(), InstallError> {
-    let name = || nodes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let hosts = || {
+        let each = nodes.iter().map(|(name, address)| format!("{name}:{address}"));
+        each.collect::<Vec<_>>().join(" --add-host ")
+    };
     let changed = change_hosts(root, |old| render_hosts(old, nodes));
-    changed.map(drop).map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), name: name(), error })
+    changed.map(drop).map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), hosts: hosts(), error })
 }
 
-/// Takes a lock, because jobs start concurrently. It is not on /etc/hosts itself: any reader could lock that file and block job starts.
+/// Takes a lock, because jobs start concurrently. The lock is not on /etc/hosts itself: any reader could lock that file and block job starts.
 fn lock_hosts(root: &Path) -> io::Result<Flock<File>> {
     let (run, _) = trusted_path::make(root, Path::new("/run"), &mut Vec::new())?;
     if run.metadata_of(LOCK).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
@@ -162,7 +166,7 @@ fn render_hosts(old: &str, nodes: &[(String, String)]) -> String {
     text
 }
 
-/// Makes `name` resolve to `address`, with precedence over other lines of /etc/hosts. Returns whether something changed.
+/// Makes `name` resolve to `address`, with precedence over other lines of /etc/hosts. Returns whether the file changed.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -186,17 +190,17 @@ fn is_loopback(address: &str) -> bool {
     address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Whether a name belongs to loopback addresses on every host.
+/// Whether a name is a standard alias of loopback addresses, such as `localhost` or `ip6-loopback`.
 fn is_loopback_alias(name: &str) -> bool {
     name.starts_with("localhost") || name.starts_with("ip6-")
 }
 
-/// The names in a line of /etc/hosts.
+/// The host names in a line of /etc/hosts.
 fn names(line: &str) -> impl Iterator<Item = &str> {
     line.split('#').next().unwrap_or_default().split_whitespace().skip(1)
 }
 
-/// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
+/// Whether any line in the text of /etc/hosts (hosts(5)) contains the name, in upper or lower case.
 fn has_name(text: &str, name: &str) -> bool {
     text.lines().any(|line| names(line).any(|word| word.eq_ignore_ascii_case(name)))
 }
@@ -265,6 +269,15 @@ mod tests {
         assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
         assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
         assert_eq!(install(&[node("c1", "10.0.0.5")]), format!("{engines}{c2}10.0.0.5\tc1 {MARK}\n"));
+    }
+
+    #[test]
+    fn error_about_nodes_names_their_addresses() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("etc/hosts")).unwrap();
+        let nodes = [("c1".to_owned(), "172.17.0.3".to_owned())];
+        let error = install_node_names(root.path(), &nodes).unwrap_err().to_string();
+        assert!(error.ends_with("--add-host c1:172.17.0.3"), "{error}");
     }
 
     /// Debian maps the host's own name to 127.0.1.1, and a container in the host network uses the host's file.

@@ -1,8 +1,8 @@
-//! The key that signs tokens for the REST API. It is created once, and kept in the state directory, outside of
-//! slurmctld's directory, where it would be taken for saved state.
+//! The key that signs tokens for the REST API. It is created once, and stored in the state directory, but outside of slurmctld's own directory, in
+//! which it would be mistaken for saved state.
 //!
-//! Anyone with the key is root through the REST API, and other users can plant one in a state directory that they can write. So a key is
-//! used only if it and its directory belong to slurm or root and others cannot write them.
+//! Anyone with the key can act as root through the REST API, and other users can plant a key in a state directory that they can write to. So a key is
+//! used only if it and its directory belong to slurm or root, and other users cannot write to either.
 
 use std::fs::Metadata;
 use std::io;
@@ -15,10 +15,10 @@ use config::{Config, DaemonName, Paths};
 use model::inventory::{Finding, Kind};
 use sys::trusted_path::{self, Dir, is_ours};
 
-/// Creates the key for slurmctld and slurmdbd if it is missing. Returns findings about fixes.
+/// If the REST API runs, creates the key for slurmctld and slurmdbd if it is missing, and replaces an untrusted key. Returns findings about repairs.
 ///
 /// # Errors
-/// The key cannot be written.
+/// slurmctld's user does not exist, or the key or its directory cannot be written.
 pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
     if !config.runs_rest() {
         return Ok(Vec::new());
@@ -34,7 +34,7 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
         directory.remove(Paths::JWT_KEY).map_err(|error| InstallError::write(&path, error))?;
         findings.push(Finding::warning(
             Kind::Files,
-            format!("{} is replaced: {what}", path.display()),
+            format!("replaced the JWT key {}: {what}", path.display()),
             "anyone with the key can create tokens for root",
             "create new tokens; the previous ones are invalid",
         ));
@@ -51,18 +51,19 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     Ok(findings)
 }
 
-/// The reason why an existing key in this directory is not used. Call it before the directory is given to its owner.
+/// The reason why the existing key in this directory cannot be trusted; `None` if it can, or if there is no key. Call it before the directory's owner
+/// and mode are corrected.
 fn why_untrusted(directory: &Dir, owner: &Owner) -> Option<String> {
     let key = directory.metadata_of(Paths::JWT_KEY).ok()?;
     let foreign_access = |what: &str, found: &Metadata| {
         let (uid, mode) = (found.uid(), found.mode() & 0o7777);
         if !is_ours(uid) && owner.ids().is_none_or(|(user, _)| user != uid) {
-            return Some(format!("{what} belongs to uid {uid}"));
+            return Some(format!("{what} belonged to uid {uid}"));
         }
-        (mode & 0o022 != 0).then(|| format!("others may write {what} (mode {mode:o})"))
+        (mode & 0o022 != 0).then(|| format!("other users could write to {what} (mode {mode:04o})"))
     };
     let is_link = !key.is_file() || key.nlink() != 1;
-    let link = is_link.then(|| "it is a link, or has a second name".to_owned());
+    let link = is_link.then(|| "it was not a regular file, or had several hard links".to_owned());
     link.or_else(|| foreign_access("its directory", directory.metadata())).or_else(|| foreign_access("it", &key))
 }
 
@@ -82,7 +83,7 @@ mod tests {
         let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         let install = || {
             let findings = install_jwt_key(&config, root.path()).unwrap();
-            (std::fs::read(&key).unwrap(), findings.iter().any(|finding| finding.what.contains("is replaced")))
+            (std::fs::read(&key).unwrap(), findings.iter().any(|finding| finding.what.contains("replaced the JWT key")))
         };
         let (first, is_replaced) = install();
         assert!(first.len() == 32 && !is_replaced);

@@ -1,8 +1,8 @@
-//! Writes configuration files, the munge key and the daemons' directories.
+//! Writes configuration files, accounts, keys and the daemons' directories.
 //!
-//! All paths are below a root directory (`/` except in tests), and are resolved so that only root controls where
-//! they lead ([`sys::trusted_path`]). Files that are already correct are not written, and nothing is synced unless data could
-//! be lost. So neither a first start nor one without changes waits for the disk.
+//! Paths are below a root directory (`/` except in tests). Except for home directories and [`replace_users_file`], root writes only to directories
+//! whose paths no other user controls ([`sys::trusted_path`]). Files that are already correct are not written, and nothing is synced unless data
+//! could be lost. So a start without changes does not wait for the disk, and a first start does so only for accounts and keys.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,8 @@ mod owner;
 mod password_lock;
 mod pattern;
 pub mod planned;
+#[cfg(test)]
+mod private_mount;
 mod skeleton;
 mod sshd;
 mod users_file;
@@ -49,7 +51,7 @@ pub use hosts::{
     node_names_writer,
 };
 pub use jwt_key::install_jwt_key;
-pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
+pub use munge_key::{KeySource, MungeKey, OperatorKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
 pub use probe::device_files::WATCHER_USER;
 pub use sshd::install_sshd;
@@ -63,26 +65,30 @@ use plan::{FileName, Origin, Text, UserFile};
 use sys::trusted_path::{self, UntrustedPath};
 use sys::under;
 
-/// A file or directory could not be written or read.
+/// Why the installation failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum InstallError {
-    #[error("cannot read {path}: {error}; correct its permissions or remove it")]
+    #[error("cannot read {path}: {error}; make sure that it is a regular file that slurminit can read")]
     Read { path: PathBuf, error: io::Error },
+    #[error("{path} is missing; restore it from the image")]
+    Missing { path: PathBuf },
     #[error("{path} is not UTF-8 text; save it as UTF-8")]
     NotText { path: PathBuf },
-    #[error("cannot write {path}: {error}; {fix}. The previous file is unchanged")]
+    #[error("cannot write {path}: {error}; {fix}")]
     Write { path: PathBuf, error: io::Error, fix: &'static str },
-    #[error("cannot create the directory {path}: {error}; {fix}")]
+    #[error("cannot create or use the directory {path}: {error}; {fix}")]
     Directory { path: PathBuf, error: io::Error, fix: &'static str },
-    #[error("user not found: `{user}`, the owner of {path}; {fix}")]
+    #[error("user not found: `{user}`, who must own {path}; {fix}")]
     NoUser { user: String, path: PathBuf, fix: String },
     #[error(
         "cannot give {path} to user `{user}`: {error}; start as root, with the capabilities CHOWN and DAC_OVERRIDE"
     )]
     Owner { path: PathBuf, user: String, error: io::Error },
+    #[error("cannot switch to user `{user}`: {error}; start as root, with the capabilities SETUID and SETGID")]
+    Switch { user: String, error: io::Error },
     #[error(
-        "{path} belongs to uid {uid} and holds other files; name an empty directory, or give it to the daemon's user with chown"
+        "{path} belongs to uid {uid} and contains files other than slurmctld's state; configure an empty directory, or run `chown` to give this one to the daemon's user"
     )]
     Occupied { path: PathBuf, uid: u32 },
     #[error(
@@ -94,19 +100,22 @@ pub enum InstallError {
     #[error(transparent)]
     UntrustedPath(UntrustedPath),
     #[error(
-        "no munge key: mount the controller's at {path} or as the secret {secret}, or set the same SLURMINIT_MUNGE_KEY"
+        "no munge key: mount the controller's key at {path} or as the secret {secret}, or set the same SLURMINIT_MUNGE_KEY in all containers"
     )]
     NoKey { path: PathBuf, secret: PathBuf },
     #[error("SLURMINIT_MUNGE_KEY and {secret} hold two different keys: remove one of them")]
     TwoKeys { secret: PathBuf },
     #[error("the munge key {path} is not a regular file (links are not followed); remove it")]
     KeyKind { path: PathBuf },
-    #[error("the munge key {path} has several hard links and does not belong to munge; replace it with a copy (cp -p)")]
-    KeyLinks { path: PathBuf },
-    #[error("cannot add the node's name to {path}: {error}; start the container with --add-host {name}:127.0.0.1")]
-    Hosts { path: PathBuf, name: String, error: io::Error },
     #[error(
-        "unusable password of the accounting database in {path}: {why}; mount a secret, or set `[accounting] password_secret`"
+        "the munge key {path} has several hard links, so its owner and mode are not corrected (required: munged's user, mode 0400); \
+         replace it with a copy (cp -p)"
+    )]
+    KeyLinks { path: PathBuf },
+    #[error("cannot add names of nodes to {path}: {error}; start the container with --add-host {hosts}")]
+    Hosts { path: PathBuf, hosts: String, error: io::Error },
+    #[error(
+        "unusable password of the accounting database in {path}: {why}; mount a file with a usable password there, or set `[accounting] password_secret` to its path"
     )]
     Password { path: PathBuf, why: String },
     #[error("cannot read random bytes for a new key: {error}")]
@@ -128,7 +137,7 @@ impl InstallError {
         Self::Write { path: path.to_owned(), error, fix }
     }
 
-    /// The error for a directory of another user that could not be given to root.
+    /// The error for a directory whose owner could not be changed to root.
     fn take(path: &Path, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), error },
@@ -142,10 +151,11 @@ impl InstallError {
     }
 }
 
-/// What the operator can do about an error.
+/// The operator's fix for an error.
 fn fix(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
+        io::ErrorKind::StorageFull => "the disk is full: free some space",
+        io::ErrorKind::QuotaExceeded => "the quota is used up: free some space, or raise the quota",
         io::ErrorKind::ReadOnlyFilesystem => {
             "mount it writable (with --read-only: --tmpfs /run --tmpfs /etc/slurm:exec, volumes at /etc/munge and /var/lib/slurm)"
         }
@@ -156,13 +166,13 @@ fn fix(error: &io::Error) -> &'static str {
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
             "a part of the path is not a directory: move it away"
         }
-        io::ErrorKind::TimedOut => "another program is changing the accounts: wait until it ends, and try again",
+        io::ErrorKind::TimedOut => "another program is changing the accounts: wait until it finishes, and try again",
         io::ErrorKind::IsADirectory => "a directory of that name exists: move it away",
         _ => "check the directory that contains it",
     }
 }
 
-/// Reads a text file; `None` if there is none.
+/// Reads a text file; `None` if it does not exist.
 fn read_text(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
     match trusted_path::read(&under(root, path)) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| InstallError::NotText { path: path.to_owned() }),
@@ -171,7 +181,7 @@ fn read_text(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
     }
 }
 
-/// Slurm's files that existed before slurminit wrote any, in the operator's directory and in Slurm's.
+/// Slurm's configuration files in the operator's directory and in Slurm's. Call it before new files are installed.
 ///
 /// # Errors
 /// An existing file cannot be read as text.
@@ -189,7 +199,7 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
     Ok(found)
 }
 
-/// A file that one of the user's files includes, in the same directory or in Slurm's.
+/// The path and text of a file that a file of the user includes: from the same directory or from Slurm's.
 fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Result<(PathBuf, String), String> {
     let operator_directory = (origin == Origin::Config).then_some(&paths.config);
     for directory in operator_directory.into_iter().chain([&paths.slurm]) {
@@ -201,10 +211,10 @@ fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Resu
     Err("file not found".to_owned())
 }
 
-/// Installs `files` into Slurm's directory, and returns those that changed.
+/// Installs `files` into Slurm's directory, except over a user's own oci.conf or CLI filter. Returns the paths of those that changed.
 ///
 /// # Errors
-/// The first file that cannot be written; it then stays as it was.
+/// The first file that cannot be read or written; it stays unchanged.
 pub fn install_files(paths: &Paths, root: &Path, files: &[Text]) -> Result<Vec<PathBuf>, InstallError> {
     let mut changed = Vec::new();
     for Text { name, text } in files {
@@ -224,10 +234,45 @@ fn is_user_file(root: &Path, path: &Path) -> Result<bool, InstallError> {
     Ok(read_text(root, path)?.is_some_and(|text| !text.starts_with(plan::HEADER)))
 }
 
-/// Replaces a file in a directory of root's, which is created if missing. Returns whether anything was written.
+/// Replaces a file in a root-owned directory, which is created if it is missing. Returns whether the file was written.
 fn replace_in(root: &Path, directory: &Path, name: &str, text: &str, mode: u32) -> Result<bool, InstallError> {
     let (real, _) = trusted_path::make(root, directory, &mut Vec::new())?;
     real.require_ours()?;
     atomic::replace(&real, name, text.as_bytes(), mode)
         .map_err(|error| InstallError::write(&directory.join(name), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn fix_depends_on_kind_of_error() {
+        for (kind, expected) in [
+            (ErrorKind::StorageFull, "free some space"),
+            (ErrorKind::QuotaExceeded, "free some space"),
+            (ErrorKind::ReadOnlyFilesystem, "mount it writable"),
+            (ErrorKind::PermissionDenied, "start the container as root"),
+            (ErrorKind::ResourceBusy, "mount its directory"),
+            (ErrorKind::NotADirectory, "not a directory: move it away"),
+            (ErrorKind::AlreadyExists, "not a directory: move it away"),
+            (ErrorKind::TimedOut, "changing the accounts: wait"),
+            (ErrorKind::IsADirectory, "a directory of that name exists"),
+            (ErrorKind::Other, "check the directory that contains it"),
+        ] {
+            for error in [InstallError::write, InstallError::directory] {
+                let text = error(Path::new("/file"), kind.into()).to_string();
+                assert!(text.contains("/file: ") && text.contains(expected), "{kind}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn directory_that_cannot_be_given_to_root_needs_capability_only_without_permission() {
+        let fix = |kind: ErrorKind| InstallError::take(Path::new("/state"), kind.into()).to_string();
+        assert!(fix(ErrorKind::PermissionDenied).contains("add the capability CHOWN"));
+        assert!(fix(ErrorKind::ReadOnlyFilesystem).contains("mount it writable"));
+    }
 }

@@ -1,4 +1,4 @@
-//! Reads the operator's file and the environment, which every verb does first.
+//! Reads the operator's configuration from its file and the environment: the first step of most verbs.
 
 use config::token;
 use config::{Config, ConfigError, DEFAULT_FILE, Fault, Layers, Paths, TokenSettings, given};
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use sys::secret_variables;
 use sys::trusted_path::{self, UntrustedPath, read};
 
-/// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
+/// The configuration file: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
 pub fn file(path: Option<&Path>) -> PathBuf {
     named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE))
 }
 
-/// The run directory. If the file is broken, this is the default one, so that `status` still works for a cluster that
-/// runs with the previous file.
+/// The run directory. If the configuration cannot be loaded, this is the default directory, so that `status` still works for a cluster that runs with
+/// the previous configuration.
 ///
 /// # Errors
-/// The named file does not exist.
+/// `path` does not exist.
 pub fn run_directory(path: Option<&Path>) -> Result<PathBuf, ConfigError> {
     match load(path) {
         Ok(config) => Ok(config.paths.run),
@@ -27,16 +27,17 @@ pub fn run_directory(path: Option<&Path>) -> Result<PathBuf, ConfigError> {
     }
 }
 
-/// Whether the command line names a missing file. The file named by `SLURMINIT_CONFIG` may have disappeared since the
-/// start.
+/// Whether the command line names a missing file. The file named by `SLURMINIT_CONFIG` is not checked, because it may
+/// have disappeared since the start.
 pub fn is_missing(path: Option<&Path>) -> bool {
     path.is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
-/// Reads the configuration of [`source`], and applies this process's environment. Without any, the defaults apply.
+/// Reads the configuration of [`source`], and applies the settings of a join token and this process's environment. Without a
+/// configuration, the defaults apply.
 ///
 /// # Errors
-/// The configuration cannot be read, or contains an error. Verbs then exit with [`model::exit_code::CONFIG`].
+/// The configuration or the token's settings cannot be read, or contain an error. Verbs then exit with [`model::exit_code::CONFIG`].
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     layers(path).map(|layers| layers.config)
 }
@@ -79,13 +80,13 @@ struct Variables {
 }
 
 impl Variables {
-    /// Compose turns an unset variable into an empty one.
+    /// An empty variable counts as unset, because Compose turns an unset variable into an empty one.
     fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         Self { toml: variable(secret_variables::TOML), file: variable("SLURMINIT_CONFIG") }
     }
 
-    /// The text of the configuration.
+    /// The value of `SLURMINIT_TOML`; `None` if it is unset or blank.
     fn text(self) -> Result<Option<String>, ConfigError> {
         let invalid = |what: &str| Err(ConfigError { place: secret_variables::TOML.to_owned(), what: what.to_owned() });
         match self.toml.map(OsString::into_string) {
@@ -108,14 +109,17 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
     }
     let saved_toml = Path::new(given::DIRECTORY).join(given::TOML_FILE);
     let default_file = || root.join(DEFAULT_FILE.trim_start_matches('/'));
+    // `read` rejects a pipe instead of blocking on it: PID 1 reads the configuration, too.
     let (bytes, origin) = match &named {
         Some(file) if *file != saved_toml => (read(file), file.clone()),
         named => match read_saved(root, &saved_toml) {
             Some(bytes) => (bytes, PathBuf::from(secret_variables::TOML)),
-            None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
+            None => {
+                let origin = named.clone().unwrap_or_else(|| DEFAULT_FILE.into());
+                (read(&named.clone().unwrap_or_else(default_file)), origin)
+            }
         },
     };
-    // PID 1 reads this, so a pipe in its place must not block.
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
     match text {
         Ok(text) => Ok(Source { text, origin }),
@@ -139,7 +143,7 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
     ConfigError { place: origin.display().to_string(), what }
 }
 
-/// The text of the variable `SLURMINIT_TOML`.
+/// The value of `SLURMINIT_TOML`; `None` if it is unset or blank.
 ///
 /// # Errors
 /// The variable is not text, or `SLURMINIT_CONFIG` is set, too.
@@ -147,8 +151,8 @@ pub fn variable() -> Result<Option<String>, ConfigError> {
     Variables::of_this_process().text()
 }
 
-/// A file that PID 1 stored, if it exists. A file in a directory that others may change was not stored by slurminit: a start closes /run before it
-/// writes there.
+/// The content of a file that PID 1 stored; `None` if there is none. A file in a directory that others may change was not stored by slurminit: a
+/// start makes sure that only root can write to /run before it stores a file there.
 fn read_saved(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
     match trusted_path::open_file(root, file) {
         Ok(file) => Some(trusted_path::read_whole(&file)),
@@ -173,7 +177,7 @@ pub fn joined() -> Result<Option<TokenSettings>, ConfigError> {
     }
 }
 
-/// Adds the place in the configuration of [`load`] to an invalid value.
+/// The error for an invalid value of the configuration, with its origin and line.
 pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
     let source = source(path).unwrap_or_else(|_| Source { text: String::new(), origin: file(path) });
     fault.at(&source.text, &source.origin)
@@ -186,7 +190,7 @@ pub fn unknown_variables() -> Vec<Finding> {
     config::unknown_variables(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
 
-/// The file that was explicitly requested.
+/// The file named by `path` or `SLURMINIT_CONFIG`, if any.
 pub fn named(path: Option<&Path>) -> Option<PathBuf> {
     path.map(Path::to_owned).or_else(|| Variables::of_this_process().file.map(PathBuf::from))
 }

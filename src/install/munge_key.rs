@@ -1,4 +1,4 @@
-//! The munge key: from a variable or a secret, otherwise the existing one, otherwise a new one. It is never in an image.
+//! The munge key: from a variable, a secret or a join token, otherwise the existing one, otherwise a new one. It is never in an image.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,9 +11,9 @@ use model::inventory::{Finding, Kind};
 use sys::trusted_path;
 use sys::trusted_path::{Dir, UntrustedPath};
 
-/// The size of a new key in bytes, as made by munge's own `mungekey`.
+/// The size of a new key in bytes, equal to that of munge's own `mungekey`.
 const NEW_KEY_BYTES: usize = 128;
-/// munged's limits on the size (munge 0.5.13 and later).
+/// munged's limits on the size of a key, in bytes (munge 0.5.13 and later).
 const MIN_KEY_BYTES: u64 = 32;
 const MAX_KEY_BYTES: u64 = 1024;
 const LENGTH_FIX: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
@@ -23,15 +23,15 @@ const LENGTH_FIX: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs
 pub struct MungeKey {
     /// The origin of the key.
     pub source: KeySource,
-    /// What was repaired.
+    /// Findings about repaired paths, a corrected key and ignored keys.
     pub findings: Vec<Finding>,
-    /// The new key file and its directory, until they are synced to disk.
+    /// The directory and name of a newly written key file, for [`Self::sync`].
     unsynced: Option<(Dir, String)>,
 }
 
 impl MungeKey {
-    /// Makes a new key survive a crash. This is a separate step so that munged need not wait for the disk. A crash
-    /// before it leaves an empty file, which the next start treats as missing.
+    /// Syncs a new key to disk, so that it survives a crash. This is a separate step so that munged need not wait for the disk. A crash before the
+    /// sync can leave an empty file, which the next start treats as missing.
     ///
     /// # Errors
     /// The sync fails.
@@ -50,21 +50,25 @@ pub enum KeySource {
     Secret,
     /// An environment variable.
     Variable,
-    /// A key that an earlier start installed.
+    /// A key that was already in place, usually from an earlier start.
     Existing,
-    /// Just generated from the kernel's randomness.
+    /// A new key from the kernel's random number generator.
     Generated,
     /// The token of the cluster that the container joins.
     Token,
 }
 
-/// The installed key, and the key of the variable or of the mounted secret.
+/// The operator's key and its origin.
+pub type OperatorKey = (Vec<u8>, KeySource);
+
+/// The installed key, and the operator's key (from the variable or the mounted secret) with its origin. `None` for a key
+/// that is missing or empty, for an installed one that cannot be opened, and for an operator's key that other users could have written.
 ///
 /// # Errors
-/// A key cannot be read, or has an invalid length.
-pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], InstallError> {
+/// A key cannot be read or has an invalid length, or the variable and the secret hold different keys.
+pub fn munge_keys(config: &Config, root: &Path) -> Result<(Option<Vec<u8>>, Option<OperatorKey>), InstallError> {
     let (own, secret) = (&config.paths.munge_key, &config.paths.munge_secret);
-    // The directory is munge's, so links in it are not followed.
+    // The directory belongs to munge, so links in it are not followed.
     let directory = own.parent().map(|parent| root.join(parent.strip_prefix("/").unwrap_or(parent)));
     let directory = directory.and_then(|directory| Dir::open_unchecked(&directory).ok());
     let name = own.file_name().unwrap_or_default();
@@ -72,30 +76,30 @@ pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], 
         Some(file) => read_key(&file, own, LENGTH_FIX)?,
         None => None,
     };
-    let operators = operator_key(root, secret, &mut Vec::new())?;
-    Ok([own, operators.map(|(key, _)| key)])
+    Ok((own, operator_key(root, secret, &mut Vec::new())?))
 }
 
 /// Installs the key of a token, as [`install_munge_key`] does with a secret.
 ///
 /// # Errors
-/// The directory cannot be written.
+/// munged's user does not exist, or the key or its directory cannot be read, written or corrected.
 pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = KeyPlace::prepare(config, root, &mut findings)?;
     place.install_given(key, KeySource::Token, findings)
 }
 
-/// Installs the key with mode 0400. It belongs to munge before it gets its name.
+/// Installs munged's key with mode 0400. A new file is given to munge before it gets its final name.
 ///
 /// # Errors
-/// munged would refuse the key and slurminit must not replace it, or a directory cannot be written.
+/// A key cannot be read, has an invalid length or must not be changed; the variable and the secret hold different keys; the key is missing in a
+/// container without a controller; munged's user does not exist; or the key or its directory cannot be written.
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = KeyPlace::prepare(config, root, &mut findings)?;
     if let Some((key, source)) = operator_key(root, &config.paths.munge_secret, &mut findings)? {
         let installed = place.install_given(&key, source, findings)?;
-        // Removes PID 1's copy of the variable.
+        // PID 1 saved the variable in this file, which is no longer needed.
         if let Ok(given) = trusted_path::open(root, Path::new(given::DIRECTORY)) {
             given
                 .remove(given::KEY_FILE)
@@ -103,8 +107,8 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
         }
         return Ok(installed);
     }
-    let remove = "remove it to generate a new one (all containers of the cluster need the same key)";
-    if place.read(remove)?.is_some() {
+    let replace = "replace it with the controller's key or, on the controller, remove it to generate a new one (all containers need the same key)";
+    if place.read(replace)?.is_some() {
         return place.finish(KeySource::Existing, false, findings);
     }
     if matches!(config.role, Role::Compute | Role::Login) {
@@ -131,8 +135,7 @@ struct KeyPlace {
 }
 
 impl KeyPlace {
-    /// If the directory is munge's own, it is restricted to munge. Any other directory is not changed, but must belong
-    /// to root or munge.
+    /// A directory named `munge` is restricted to munge. Any other directory is not changed, but must belong to munge, or be writable only by root.
     fn prepare(config: &Config, root: &Path, findings: &mut Vec<Finding>) -> Result<Self, InstallError> {
         let path = config.paths.munge_key.clone();
         let owner = Owner::of(DaemonName::Munged, config, &path)?;
@@ -191,8 +194,8 @@ impl KeyPlace {
         Ok(MungeKey { source, findings, unsynced })
     }
 
-    /// munged refuses a key that it does not own or that others can read. A key with a second hard link is copied,
-    /// because the other name may be an unrelated file.
+    /// munged rejects a key that it does not own or that others can read or write. A key with several hard links is not corrected, because it may be
+    /// a link to an unrelated file.
     fn correct_permissions(&self) -> Result<Option<Finding>, InstallError> {
         let path = &self.path;
         let unreadable = |error| InstallError::Read { path: path.clone(), error };
@@ -207,7 +210,7 @@ impl KeyPlace {
         }
         let is_owners = self.owner.owns(&metadata);
         if !is_owners && self.owner.ids().is_some() {
-            // Root owns it for a moment: changing the mode of another user's file needs one more capability.
+            // Root owns it temporarily: changing the mode of another user's file would require the capability FOWNER.
             fchown(&file, Some(0), None).map_err(|error| self.owner.error(path, error))?;
         }
         file.set_permissions(fs::Permissions::from_mode(0o400)).map_err(|error| InstallError::write(path, error))?;
@@ -215,22 +218,23 @@ impl KeyPlace {
         if mode & 0o077 == 0 && is_owners {
             return Ok(None);
         }
+        let new_uid = self.owner.ids().map_or(metadata.uid(), |(uid, _)| uid);
         Ok(Some(Finding::info(
             Kind::Files,
-            format!("the munge key {} had mode {mode:04o}; made readable only by munged", path.display()),
-            "munged rejects a key that another user owns or can read",
-            "nothing to do; generate a new key if another user may have read the old one",
+            format!(
+                "corrected the munge key {}: it had uid {} and mode {mode:04o}, and now has uid {new_uid} and mode 0400",
+                path.display(),
+                metadata.uid()
+            ),
+            "munged rejects a key that another user owns, or can read or write",
+            "nothing to do; generate a new key if another user may have read this one",
         )))
     }
 }
 
 /// The operator's key: from a variable, which PID 1 stored, or from a mounted secret.
-fn operator_key(
-    root: &Path,
-    path: &Path,
-    findings: &mut Vec<Finding>,
-) -> Result<Option<(Vec<u8>, KeySource)>, InstallError> {
-    // A key that other users could have put there is ignored without a finding.
+fn operator_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<OperatorKey>, InstallError> {
+    // If other users could have written the file that is reserved for PID 1, it is ignored without a finding.
     let given = read_trusted_key(root, &Path::new(given::DIRECTORY).join(given::KEY_FILE), &mut Vec::new())?;
     match (given, read_trusted_key(root, path, findings)?) {
         (Some(given), Some(mounted)) if given != mounted => Err(InstallError::TwoKeys { secret: path.to_owned() }),
@@ -239,8 +243,8 @@ fn operator_key(
     }
 }
 
-/// The key mounted by an orchestrator, if only root could have put it there. Its owner does not matter, because a mount
-/// keeps the owner from outside.
+/// The key in this file, if only root could have put it there. The file's own owner does not matter: a mounted file has the owner that it has outside
+/// the container.
 fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Vec<u8>>, InstallError> {
     match trusted_path::open_file(root, path) {
         Ok(file) => read_key(&file, path, LENGTH_FIX),
@@ -249,16 +253,16 @@ fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Re
         Err(untrusted) => {
             findings.push(Finding::warning(
                 Kind::Files,
-                format!("the key {} is ignored: {untrusted}", path.display()),
-                "the key gives root in this cluster, and other users could have written this one",
-                "mount it as a secret below directories of root, or remove it",
+                format!("ignored the munge key {}: {}", path.display(), untrusted.reason()),
+                "anyone with the key can act as root in this cluster, and other users could have written this one",
+                "mount it as a secret in a root-owned directory, or remove it",
             ));
             Ok(None)
         }
     }
 }
 
-/// The key in a file; `None` if the file is empty, which a crash can leave of a new key.
+/// The key in a file; `None` if the file is empty: a crash can leave the file of a new key empty.
 fn read_key(file: &File, path: &Path, fix: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
     let unreadable = |error| InstallError::Read { path: path.to_owned(), error };
     let metadata = file.metadata().map_err(unreadable)?;
@@ -269,4 +273,68 @@ fn read_key(file: &File, path: &Path, fix: &'static str) -> Result<Option<Vec<u8
         return Err(InstallError::KeyLength { path: path.to_owned(), length: metadata.len(), fix });
     }
     trusted_path::read_whole(file).map(Some).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    const KEY: [u8; 64] = [7; 64];
+    const NOBODY: u32 = 65534;
+
+    fn config(toml: &str) -> Config {
+        Config::parse(&format!("{toml}\n[daemon.munged]\nuser = 'nobody'\n"), Path::new("test.toml")).unwrap()
+    }
+
+    #[test]
+    fn key_of_token_replaces_other_key_and_is_closed_again() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("etc/munge/munge.key");
+        let install = || install_token_key(&config(""), root.path(), &KEY).unwrap();
+        install_munge_key(&config(""), root.path()).unwrap();
+        let installed = install();
+        assert_eq!((installed.source, fs::read(&file).unwrap().as_slice()), (KeySource::Token, &KEY[..]));
+        assert!(installed.findings.is_empty() && installed.unsynced.is_some());
+        installed.sync().unwrap();
+
+        let before = file.metadata().unwrap();
+        assert_eq!((before.uid(), before.mode() & 0o777), (NOBODY, 0o400));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let again = install();
+        let after = file.metadata().unwrap();
+        assert_eq!((after.ino(), after.mode() & 0o777), (before.ino(), 0o400), "an equal key is not written again");
+        assert!(again.findings.len() == 1 && again.unsynced.is_none(), "{:?}", again.findings);
+    }
+
+    #[test]
+    fn key_directory_of_operator_keeps_its_owner_and_must_be_trusted() {
+        let config = config("[paths]\nmunge_key = '/keys/key'");
+        for (owner, is_trusted) in [(0, true), (NOBODY, true), (1234, false)] {
+            let root = tempfile::tempdir().unwrap();
+            let directory = root.path().join("keys");
+            fs::create_dir(&directory).unwrap();
+            chown(&directory, Some(owner), None).unwrap();
+            let result = install_token_key(&config, root.path(), &KEY);
+            assert_eq!((result.is_ok(), directory.join("key").exists()), (is_trusted, is_trusted), "{owner}");
+            assert_eq!(directory.metadata().unwrap().uid(), owner);
+        }
+    }
+
+    #[test]
+    fn reads_installed_and_mounted_key() {
+        let root = tempfile::tempdir().unwrap();
+        let keys = || munge_keys(&config(""), root.path());
+        assert!(matches!(keys().unwrap(), (None, None)));
+        install_token_key(&config(""), root.path(), &KEY).unwrap();
+        assert!(matches!(keys().unwrap(), (Some(own), None) if own == KEY));
+        let secret = root.path().join("run/secrets/munge.key");
+        fs::create_dir_all(secret.parent().unwrap()).unwrap();
+        fs::write(&secret, [8; 32]).unwrap();
+        let found = keys().unwrap();
+        assert!(matches!(&found, (Some(own), Some((given, KeySource::Secret))) if *own == KEY && *given == [8; 32]));
+        fs::write(&secret, "short").unwrap();
+        assert!(matches!(keys(), Err(InstallError::KeyLength { length: 5, .. })));
+    }
 }

@@ -11,8 +11,7 @@ use super::InstallError;
 use config::{Config, DaemonName};
 use sys::proc::parse::Mount;
 
-/// A user that must own something. Without root's privileges nothing can be given away, and slurminit's user keeps
-/// everything.
+/// The user who must own a file or directory. Without root's privileges owners cannot be changed, so slurminit's own user remains the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     name: String,
@@ -23,7 +22,7 @@ impl Owner {
     /// The user of `daemon`. `path`, which the user must own, appears in the error message.
     ///
     /// # Errors
-    /// There is no such user.
+    /// This process is root, and the user does not exist or cannot be looked up.
     pub fn of(daemon: DaemonName, config: &Config, path: &Path) -> Result<Self, InstallError> {
         let chosen = config.daemons.get(&daemon).and_then(|settings| settings.user.as_deref());
         let name = chosen.or(daemon.user()).unwrap_or("root");
@@ -40,12 +39,12 @@ impl Owner {
         }
     }
 
-    /// The user and group ID; `None` if nothing can be given away.
+    /// The user and group ID; `None` if this process is not root, and thus cannot change owners.
     pub(super) fn ids(&self) -> Option<(u32, u32)> {
         self.ids
     }
 
-    /// Gives an open file to the user.
+    /// Changes the owner of an open file to this user, if this process is root.
     pub(super) fn give(&self, file: &File) -> io::Result<()> {
         match self.ids {
             Some((user, group)) => fchown(file, Some(user), Some(group)),
@@ -53,16 +52,15 @@ impl Owner {
         }
     }
 
-    /// Switches this process to the user permanently.
-    pub(super) fn become_user(&self) -> io::Result<()> {
+    /// Switches this process permanently to the user, if the process is root and the user is not.
+    pub(super) fn become_user(&self) -> Result<(), InstallError> {
         let Some((user, group)) = self.ids.filter(|(user, _)| *user != 0) else { return Ok(()) };
-        let group = Gid::from_raw(group);
-        setgroups(&[group])?;
-        setgid(group)?;
-        Ok(setuid(Uid::from_raw(user))?)
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        let switched = setgroups(&[group]).and_then(|()| setgid(group)).and_then(|()| setuid(user));
+        switched.map_err(|errno| InstallError::Switch { user: self.name.clone(), error: errno.into() })
     }
 
-    /// Whether this user owns the file that `metadata` describes.
+    /// Whether this user owns the file that `metadata` describes; always true if this process is not root.
     pub(super) fn owns(&self, metadata: &std::fs::Metadata) -> bool {
         self.ids.is_none_or(|(user, _)| metadata.uid() == user)
     }
@@ -77,10 +75,13 @@ fn fix_of_missing_user(daemon: DaemonName, mountinfo: &str) -> String {
     let is_mounted = |at: &&str| Mount::all(mountinfo).any(|mount| mount.at == *at);
     match ["/etc/passwd", "/etc"].into_iter().find(is_mounted) {
         Some(at) => format!(
-            "{at} is mounted, which hides the image's accounts: remove this mount; for the host's users mount its passwd and group \
-             below /host/etc and set `[users] from = \"/host/etc\"`"
+            "{at} is mounted, which hides the image's accounts: remove this mount; to use the host's users, mount the host's passwd and \
+             group below /host/etc and set `[users] from = \"/host/etc\"`"
         ),
-        None => format!("install its package in the image, or set `user` in [daemon.{}]", daemon.as_str()),
+        None => format!(
+            "install the daemon's package in the image, or set `user` in [daemon.{}] to an existing user",
+            daemon.as_str()
+        ),
     }
 }
 
@@ -99,6 +100,6 @@ mod tests {
             let fix = fix(mount);
             assert!(fix.starts_with(at) && fix.contains("[users] from"), "{fix}");
         }
-        assert!(fix("/v /etc/munge").starts_with("install its package"));
+        assert!(fix("/v /etc/munge").starts_with("install the daemon's package"));
     }
 }

@@ -15,7 +15,7 @@ const DIRECTORY: &str = "/etc";
 const NAME: &str = ".pwd.lock";
 /// The timeout of lckpwdf(3), which applies here, too.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The pause between two attempts. A wait in the kernel would have no limit.
+/// The pause between two attempts. Waiting in the kernel (F_SETLKW) has no timeout.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only: then no program can change the files.
@@ -52,7 +52,24 @@ fn take_within(root: &Path, timeout: Duration) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use nix::mount::MsFlags;
+
     use super::*;
+    use crate::private_mount;
+
+    /// A process does not conflict with its own lock, so another process (perl) takes it, prints a line and waits for the end of its input.
+    /// It exits with 1 if it cannot take the lock.
+    fn other_process(root: &Path) -> Command {
+        let script = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
+                      my $l = pack('s s x4 l! l! i x4', F_WRLCK, SEEK_SET, 0, 0, 0); \
+                      fcntl($f, F_SETLK, $l) or exit 1; syswrite(STDOUT, \"locked\\n\"); <STDIN>";
+        let mut command = Command::new("perl");
+        command.args(["-e", script]).arg(root.join("etc").join(NAME)).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test is not PID 1")]
@@ -60,15 +77,39 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let lock = take_within(root.path(), Duration::ZERO).unwrap().unwrap();
-        // A process does not conflict with its own lock, so another process (perl) tries to take it.
-        let script = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
-                   my $l = pack('s s x4 l! l! i x4', F_WRLCK, SEEK_SET, 0, 0, 0); exit(fcntl($f, F_SETLK, $l) ? 0 : 1)";
-        let try_lock = || {
-            let path = root.path().join("etc").join(NAME);
-            std::process::Command::new("perl").args(["-e", script]).arg(path).status().unwrap().code()
-        };
+        let try_lock = || other_process(root.path()).status().unwrap().code();
         assert_eq!(try_lock(), Some(1));
         drop(lock);
         assert_eq!(try_lock(), Some(0));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "this test is not PID 1")]
+    fn timeout_names_process_that_holds_lock() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        drop(take_within(root.path(), Duration::ZERO).unwrap());
+        let mut holder = other_process(root.path()).stdin(Stdio::piped()).spawn().unwrap();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let (start, timeout) = (Instant::now(), PAUSE * 5);
+        let error = take_within(root.path(), timeout).unwrap_err();
+        assert!(start.elapsed() >= timeout);
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), format!("locked by process {}", holder.id()));
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    }
+
+    #[test]
+    fn read_only_directory_needs_no_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let etc = root.path().join("etc");
+        std::fs::create_dir(&etc).unwrap();
+        private_mount::tmpfs(&etc, MsFlags::MS_RDONLY, "");
+        assert!(take_within(root.path(), Duration::ZERO).unwrap().is_none());
+        // A directory in the place of the file is another error.
+        let other = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(other.path().join("etc").join(NAME)).unwrap();
+        assert!(take_within(other.path(), Duration::ZERO).is_err());
     }
 }

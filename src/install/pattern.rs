@@ -1,9 +1,9 @@
-//! Patterns for names of files, as glob(3) reads them.
+//! Patterns for file names, approximately as interpreted by glob(3).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Whether a path with patterns matches a file.
+/// Whether a path with patterns matches any file.
 pub(crate) fn has_match(pattern: &Path) -> bool {
     let mut found = vec![PathBuf::new()];
     for component in pattern {
@@ -25,7 +25,7 @@ fn matching(directory: &Path, pattern: &str) -> Vec<PathBuf> {
     paths.filter(fits).collect()
 }
 
-/// A set such as `[a-z]` counts as any character: the match is only checked for existence.
+/// Whether the pattern matches the name. A set such as `[a-z]` counts as matching any character, so the result can be true without a match.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern, name) {
         ([], []) => true,

@@ -50,7 +50,7 @@ pub fn plan_files(
     let mut plan = plan::plan(config, inventory).map_err(PlanError::Refused)?;
     let found = crate::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
     let state = |path: &Path| match crate::under(root, path).metadata() {
-        // Slurm fails at a pattern without any match (24.11, `prep_script_slurmd`).
+        // A pattern with at least one match: Slurm fails if there is none (24.11, `prep_script_slurmd`).
         Err(_) if crate::pattern::has_match(&crate::under(root, path)) => FileState::Program,
         Err(_) => FileState::Missing,
         Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => FileState::Program,
@@ -76,7 +76,7 @@ fn texts(plan: &Plan, customized: &Customized) -> Vec<Text> {
     files
 }
 
-/// The names of this machine, as slurmd finds them.
+/// The names under which slurmd looks for this machine in slurm.conf.
 fn machine_names(config: &Config, inventory: &Inventory, root: &Path) -> Names {
     let hosts = sys::trusted_path::read(&crate::under(root, Path::new("/etc/hosts"))).unwrap_or_default();
     let hosts = String::from_utf8_lossy(&hosts);
@@ -111,13 +111,13 @@ pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path)
     let refused = || {
         let culprit = customized.culprit(config, SLURM_USER);
         let (what, file) = locate_fault(config_file, culprit.as_ref(), &format!("no such user: {user}"));
-        let fix = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
+        let fix = format!("set SlurmUser to slurm in {}, or create the account in the image", file.display());
         Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", fix)
     };
     as_slurm_user(config, &user).ok_or_else(refused)
 }
 
-/// The configuration with this SlurmUser; an empty one means root. `None` if there is no such account.
+/// The configuration with this SlurmUser; an empty one means root. A user in `[daemon.slurmctld]` is kept. `None` if there is no such account.
 pub fn as_slurm_user(config: &Config, user: &str) -> Option<Config> {
     let mut config = config.clone();
     let settings = config.daemons.entry(DaemonName::Slurmctld).or_default();
@@ -140,7 +140,8 @@ pub enum PlanError {
 
 impl From<InstallError> for Refusal {
     fn from(error: InstallError) -> Self {
-        let (cause, fix) = ("the daemons cannot start without it", "fix the error above");
+        let (cause, fix) =
+            ("the preparation cannot continue until this is corrected", "correct this problem, then try again");
         let code = match error {
             InstallError::NotText { .. } => exit_code::CONFIG,
             _ => exit_code::PREPARE,
@@ -183,4 +184,20 @@ pub fn cluster_name(files: &[Text]) -> String {
 /// The text of slurm.conf.
 pub fn slurm_conf(files: &[Text]) -> &str {
     files.iter().find(|file| file.name == FileName::SlurmConf).map_or("", |file| &file.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_file_that_is_not_text_is_fault_of_configuration() {
+        let path = PathBuf::from("/config/slurm.conf");
+        let unreadable = InstallError::Read { path: path.clone(), error: std::io::ErrorKind::PermissionDenied.into() };
+        for (error, code) in [(InstallError::NotText { path }, exit_code::CONFIG), (unreadable, exit_code::PREPARE)] {
+            let what = error.to_string();
+            let refusal = Refusal::from(PlanError::Unreadable(error));
+            assert_eq!((refusal.exit_code, refusal.finding.what), (code, what));
+        }
+    }
 }

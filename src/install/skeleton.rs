@@ -10,7 +10,8 @@ const SKELETON: &str = "/etc/skel";
 /// The maximum depth of the tree that is copied.
 const MAX_DEPTH: u32 = 8;
 
-/// Copies /etc/skel into a new directory of root's, and gives the copies to the owner. Links are left out.
+/// Copies /etc/skel into a new, root-owned directory, and changes the owner of the copies to `owner`. Copies only
+/// regular files and directories.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -34,4 +35,41 @@ fn copy_directory(from: &Dir, to: &Dir, depth: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    fn copy_into_new_home(root: &Path) -> io::Result<()> {
+        let home = root.join("home");
+        fs::create_dir(&home)?;
+        copy(root, &Dir::open_unchecked(&home)?, (1001, 1001))
+    }
+
+    #[test]
+    fn copies_limited_depth() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |depth: u32| (1..=depth).map(|level| format!("{level}/")).collect::<String>();
+        fs::create_dir_all(root.path().join("etc/skel").join(path(MAX_DEPTH + 1))).unwrap();
+        fs::write(root.path().join("etc/skel").join(path(MAX_DEPTH)).join("file"), "text").unwrap();
+        copy_into_new_home(root.path()).unwrap();
+        let deepest = root.path().join("home").join(path(MAX_DEPTH));
+        let names: Vec<_> = fs::read_dir(&deepest).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["file"]);
+        assert_eq!(fs::metadata(deepest).unwrap().uid(), 1001);
+    }
+
+    #[test]
+    fn missing_skeleton_is_no_error_but_untrusted_one_is() {
+        let root = tempfile::tempdir().unwrap();
+        copy_into_new_home(root.path()).unwrap();
+        fs::remove_dir(root.path().join("home")).unwrap();
+        fs::create_dir_all(root.path().join("etc/skel")).unwrap();
+        chown(root.path().join("etc"), Some(1234), None).unwrap();
+        assert!(copy_into_new_home(root.path()).is_err());
+    }
 }

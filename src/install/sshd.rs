@@ -1,7 +1,7 @@
 //! sshd's files: its host key, its configuration, and the users' public keys.
 //!
-//! The host key is in the state directory, so that it outlives the container, and never in an image. The users' keys are copied, so that logins trust
-//! only what was checked: sshd follows links in a directory of keys, and rejects the sticky directories of Kubernetes' secrets.
+//! The host key is stored in the state directory, so that it outlives the container, and is never in an image. The users' keys are copied, so that
+//! logins trust only keys that were checked: sshd follows links in a directory of keys, and rejects the sticky directories of Kubernetes' secrets.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -19,28 +19,28 @@ use sys::under;
 
 /// The directory to which sshd's unprivileged process changes its root (privilege separation).
 const PRIVSEP_DIRECTORY: &str = "/run/sshd";
-/// The timeout of ssh and of ssh-keygen.
+/// The timeout of `ssh -V` and of ssh-keygen.
 const KEYGEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The name of a host key while it is made.
+/// The temporary name of a host key while it is generated.
 const NEW_KEY: &str = "new_key";
-/// The maximum size of a file with keys, in bytes.
+/// The maximum size of a file of public keys, in bytes.
 const MAX_KEYS_BYTES: u64 = 256 * 1024;
-/// Variables of the image that are also set in sessions, as with `docker exec`.
+/// Variables of the image that are also set in SSH sessions, as with `docker exec`.
 const IMAGE_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 /// The IDs of system users on Debian.
 const SYSTEM_IDS: [std::ops::RangeInclusive<u32>; 2] = [0..=999, 60_001..=65_535];
 
-/// Writes sshd's files if it runs here. Returns messages for the operator, and whether the users' keys changed.
+/// Writes sshd's files if sshd is configured. Returns findings, and whether the users' keys changed.
 ///
 /// # Errors
-/// A file cannot be written.
+/// A file or directory cannot be read or written, or the host key cannot be generated.
 pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool), InstallError> {
     if !config.runs_sshd() {
         return Ok((Vec::new(), false));
     }
     if !under(root, Path::new(Paths::SSHD)).exists() {
-        let (what, cause) = ("no logins: sshd is not in this image", "[login] has a port");
-        let fix = "use an image built with --target full, or remove the port";
+        let (what, cause) = ("SSH logins are not possible: sshd is not in this image", "[login] sets `port`");
+        let fix = "use an image built with --target full, or remove `port` from [login]";
         return Ok((vec![Finding::warning(Kind::Settings, what, cause, fix)], false));
     }
     make_directory(root, Path::new(PRIVSEP_DIRECTORY), 0o755)?;
@@ -65,15 +65,15 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
     Ok((findings, changed))
 }
 
-/// A directory that root alone can write.
+/// Opens a directory that only root can write to, and creates it if it is missing.
 fn make_directory(root: &Path, path: &Path, mode: u32) -> Result<Dir, InstallError> {
     let (mut directory, _) = trusted_path::make(root, path, &mut Vec::new())?;
     directories::settle(&mut directory, directories::ROOT, mode)?;
     Ok(directory)
 }
 
-/// Closes the parents of the keys: sshd rejects a key if others may write a directory above it, even one with the sticky bit, such as
-/// Kubernetes' volumes in memory.
+/// Makes the directories above the keys writable only by root: sshd rejects a key if other users can write to such a directory, even if it has the
+/// sticky bit, as a Kubernetes volume in memory does.
 fn close_parents(root: &Path, keys: &Path) -> Result<Vec<Finding>, InstallError> {
     let mut repaired = Vec::new();
     for parent in keys.ancestors().skip(1) {
@@ -83,7 +83,8 @@ fn close_parents(root: &Path, keys: &Path) -> Result<Vec<Finding>, InstallError>
     Ok(repaired.iter().map(directories::finding).collect())
 }
 
-/// Creates the host key if it is missing, and replaces one that others could have read or written.
+/// Creates the host key if it is missing. Replaces one that is empty, is not a regular file, has several hard links, or that others could have
+/// read or written.
 fn host_key(config: &Config, root: &Path) -> Result<Option<Finding>, InstallError> {
     let path = config.paths.ssh_host_key();
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -101,9 +102,12 @@ fn host_key(config: &Config, root: &Path) -> Result<Option<Finding>, InstallErro
     let fault = |error| InstallError::write(&path, error);
     make_host_key(&parent, &under(root, parent.path()), name).map_err(fault)?;
     Ok(why.map(|why| {
-        let what = format!("{} is replaced: others could have read or written it ({why})", path.display());
-        let cause = "anyone with the host key can pose as this machine to the users' ssh";
-        Finding::warning(Kind::Files, what, cause, "users remove the old key: ssh-keygen -R HOST")
+        let what = format!(
+            "replaced the host key {}: it was empty, not a regular file or hard-linked, or others could have read or written it ({why})",
+            path.display()
+        );
+        let cause = "anyone with the host key can impersonate this machine to the users' ssh";
+        Finding::warning(Kind::Files, what, cause, "tell the users to remove the old key: ssh-keygen -R HOST (with a port other than 22: ssh-keygen -R '[HOST]:PORT')")
     }))
 }
 
@@ -120,7 +124,7 @@ fn make_host_key(parent: &Dir, path: &Path, name: &str) -> io::Result<()> {
     }
     parent.rename(&public, &format!("{name}.pub"))?;
     parent.rename(NEW_KEY, name)?;
-    // Another key at the next start would make each user's ssh refuse to connect.
+    // Synced, because a different key at the next start would make each user's ssh refuse to connect.
     atomic::sync(parent, name)
 }
 
@@ -135,7 +139,12 @@ fn collect_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String
     let passwd = accounts::read(root, false)?.passwd;
     let mut rejected = Vec::new();
     match key_file_names(root, from) {
-        Err(why) => rejected.push(why),
+        Err(why) => {
+            let what = format!("the public keys in {} are not used: {why}", from.display());
+            let cause = "the directory must exist, and only root may be able to change it";
+            let fix = "correct `keys` in [login], or mount the directory read-only, then run `slurminit reload`";
+            return Ok((keys_by_user, Some(Finding::warning(Kind::Files, what, cause, fix))));
+        }
         Ok(names) => {
             for name in names {
                 match read_user_keys(root, from, &name, config, &passwd) {
@@ -147,16 +156,16 @@ fn collect_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String
     }
     let finding = (!rejected.is_empty()).then(|| {
         let what = format!("public keys are not used: {}", rejected.join("; "));
-        let cause = "anyone who can write a file of keys can log in as its user";
+        let cause = "a key file must be named after an ordinary user, must not be too long, and may be writable only by root and this user";
         let fix = format!("chown -R root:root {0}; chmod -R go-w {0}", from.display());
         let fix =
-            format!("delete key files named after system users; mount the rest read-only, or run `{fix}`; then run `slurminit reload`");
+            format!("correct or delete these files (for owner and mode: mount them read-only, or run `{fix}`), then run `slurminit reload`");
         Finding::warning(Kind::Files, what, cause, fix)
     });
     Ok((keys_by_user, finding))
 }
 
-/// The files in the directory of keys. Kubernetes has directories there whose names begin with a dot.
+/// The sorted names of the files in the directory of keys. Names that begin with a dot are skipped: Kubernetes adds such directories.
 fn key_file_names(root: &Path, from: &Path) -> Result<Vec<String>, String> {
     let names = trusted_path::open(root, from)
         .map_err(|error| error.reason())
@@ -259,7 +268,8 @@ mod tests {
         for name in ["alice", "carol", "munge", "nobody", ".hidden", "two words", "service"] {
             file(&format!("keys/{name}"), &format!("key of {name}"));
         }
-        file("keys/long", &"x".repeat(usize::try_from(MAX_KEYS_BYTES).unwrap() + 1));
+        file("keys/carol", &format!("key of carol{}", "\n".repeat(256 * 1024 - 12)));
+        file("keys/long", &"x".repeat(256 * 1024 + 1));
         fs::set_permissions(root.path().join("keys"), fs::Permissions::from_mode(0o755)).unwrap();
         let toml = "[login]\nport = 22\nkeys = '/keys'\n[[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'service'\nuid = 999\n";
         let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
@@ -273,6 +283,12 @@ mod tests {
             assert!(what.contains(rejected), "{rejected}: {what}");
         }
         assert!(!what.contains("hidden"), "{what}");
+        fs::rename(root.path().join("keys"), root.path().join("other")).unwrap();
+        let (keys, finding) = collect_keys(&config, root.path()).unwrap();
+        assert!(keys.values().all(String::is_empty), "{keys:?}");
+        let finding = finding.unwrap();
+        assert!(finding.what.contains("in /keys are not used: "), "{}", finding.what);
+        assert!(finding.fix.contains("`keys` in [login]"), "{}", finding.fix);
     }
 
     #[test]
@@ -295,5 +311,18 @@ mod tests {
             damage(&path).unwrap();
             assert!(!matches!(host_key(&config, root.path()), Ok(None)));
         }
+    }
+
+    #[test]
+    fn closes_directories_above_keys() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("run");
+        fs::create_dir_all(run.join("ssh/keys")).unwrap();
+        let keys = Path::new("/run/ssh/keys");
+        assert_eq!(close_parents(root.path(), keys).unwrap(), []);
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o1777)).unwrap();
+        let findings = close_parents(root.path(), keys).unwrap();
+        assert!(findings.len() == 1 && findings[0].what.contains("/run was writable"), "{findings:?}");
+        assert_eq!(fs::metadata(&run).unwrap().mode() & 0o7777, 0o755);
     }
 }

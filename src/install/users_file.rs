@@ -1,4 +1,4 @@
-//! Writes files to a directory of the user's, such as the one with compose.yaml.
+//! Writes files to a directory of the user, such as the one with compose.yaml.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,12 @@ use super::{InstallError, atomic};
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// Replaces `path` with `text` unless the content is the same; returns whether anything was written. An existing file
-/// keeps its owner and mode. A new file gets its directory's owner, because with sudo or in a container this process is
-/// root, but the directory usually belongs to another user. A symbolic link stays a link.
+/// Replaces `path` with `text` unless the content is the same; returns whether the file was written. An existing file keeps its owner and mode. If
+/// this process is root, as with sudo or in a container, a new file is given to its directory's owner, who is usually another user. If `path` is
+/// a symbolic link to a file, that file is replaced, and the link is kept.
 ///
 /// # Errors
-/// The file cannot be read or written; it then stays as it was.
+/// The file cannot be read or written; it stays unchanged.
 pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError> {
     let target = match fs::canonicalize(path) {
         Ok(target) => target,
@@ -32,9 +32,11 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = target.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
         let directory = Dir::open_unchecked(parent)?;
-        let (mode, owner) = match directory.metadata_of(name) {
-            Ok(old) => (old.permissions().mode() & 0o777, (old.uid(), old.gid())),
-            Err(_) => {
+        // A link without a target is replaced by a new file, which must not get the link's mode (0777).
+        let old = directory.metadata_of(name).ok().filter(|old| !old.is_symlink());
+        let (mode, owner) = match old {
+            Some(old) => (old.permissions().mode() & 0o777, (old.uid(), old.gid())),
+            None => {
                 let directory = directory.metadata();
                 // Only root can change a file's owner.
                 let is_root = nix::unistd::geteuid().is_root();
@@ -74,10 +76,13 @@ mod tests {
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(directory.path(), Some(1234), Some(1235)).unwrap();
         }
-        let file = directory.path().join("new");
-        assert!(replace_users_file(&file, "x").unwrap());
-        let (new, old) = (fs::metadata(&file).unwrap(), fs::metadata(directory.path()).unwrap());
-        assert_eq!(new.uid(), old.uid());
-        assert_eq!(new.permissions().mode() & 0o777, 0o644);
+        std::os::unix::fs::symlink("missing", directory.path().join("link")).unwrap();
+        for name in ["new", "link"] {
+            let file = directory.path().join(name);
+            assert!(replace_users_file(&file, "x").unwrap());
+            let (new, old) = (fs::symlink_metadata(&file).unwrap(), fs::metadata(directory.path()).unwrap());
+            assert_eq!((new.uid(), new.is_file()), (old.uid(), true), "{name}");
+            assert_eq!(new.permissions().mode() & 0o777, 0o644, "{name}");
+        }
     }
 }

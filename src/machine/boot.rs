@@ -1,4 +1,4 @@
-//! From the first hook to the moment the cluster can be used.
+//! The phases from the first hook to a usable cluster.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::node_report::NodeReport;
 use model::unit::Gate;
 use model::unit::JobCare;
 
-/// A wait that takes this long is logged.
+/// A preparation that takes this long is logged.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl Phase {
@@ -134,12 +134,12 @@ impl Machine {
         }
     }
 
-    /// Lets the daemons start, because Slurm's files are written.
+    /// Lets the daemons start, now that Slurm's files are written.
     fn boot(&mut self, prepared: Prepared) {
         self.cluster.gates.open(Gate::MungeKey);
         self.cluster.gates.open(Gate::Files);
         if self.cluster.job_care != JobCare::Cluster {
-            // Only the controller tracks the jobs of a previous start.
+            // Only a container with slurmctld and every slurmd of the cluster accounts for the jobs of a previous start.
             self.cluster.gates.open(Gate::Jobs);
         }
         self.cluster.step.report(Notice::Prepared { prepared: Box::new(prepared.clone()) });
@@ -154,17 +154,16 @@ impl Machine {
         if matches!(self.phase, Phase::Prepare { .. }) {
             let finding = Finding::error(
                 Kind::Other,
-                format!("the preparation {exit} before it wrote Slurm's files"),
-                "see its output above",
-                "run `slurminit render --explain` in the container",
+                format!("the preparation returned no result: it {exit}"),
+                "its output, if any, is above",
+                "run `render --explain` in a new container (docker compose run --rm slurm render --explain)",
             );
             self.fail(exit_code::PREPARE, Notice::Refused { finding });
         }
     }
 
-    /// Handles the death of a unit while the cluster starts. Files that slurmctld or slurmd cannot read now will be
-    /// unreadable at the next start too. So after the first death, a child checks whether the unit's log lines complain
-    /// about the configuration.
+    /// Handles the death of a unit while the cluster starts. Files that slurmctld or slurmd cannot read now will be unreadable at the next start too.
+    /// So after the first death, a child checks whether the unit's log lines report an error of the configuration.
     pub(super) fn explain_death(&mut self, id: UnitId) {
         let unit = &self.cluster.units[id];
         if matches!(self.phase, Phase::Boot { .. }) && unit.reads_slurms_files() && unit.starts() == 1 {
@@ -191,9 +190,9 @@ impl Machine {
             }
             return;
         }
-        // An answer shows that munged, slurmctld and slurmd all work.
+        // The controller reports the node as usable or as drained only if munged, slurmctld and slurmd all work.
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::record_usable_node);
-        // The helpers start only now, because slurmctld has just registered its TRES with the database.
+        // The helpers start only after this report: by then slurmctld has registered its TRES with the database.
         if matches!(self.phase, Phase::Boot { helper: None, .. }) {
             self.run_next_helper(None);
         }
@@ -217,7 +216,7 @@ impl Machine {
         if awaited.is_none() && !is_awaited_by_reload {
             return;
         }
-        // If no job runs, the next report on the node contains the cause.
+        // If jobs cannot run, the next report on the node states the cause.
         let jobs_run = self.cluster.helper_ended(child, exit);
         if awaited.is_some() && jobs_run {
             self.run_next_helper(Some(child));
@@ -243,10 +242,11 @@ impl Machine {
         }
     }
 
-    /// The first daemon that is not ready; `the node` if all are.
+    /// The first daemon that is not ready; `the node` or `the controller` if all are.
     fn waiting_for(&self) -> String {
+        let last = if self.setup.jobs == JobCare::OtherContainers { "the controller" } else { "the node" };
         let mut not_ready = self.cluster.units.iter().filter(|unit| !unit.is_ready());
         let daemon: Option<DaemonName> = not_ready.find_map(|unit| unit.spec.daemon);
-        daemon.map_or_else(|| "the node".to_owned(), |name| name.to_string())
+        daemon.map_or_else(|| last.to_owned(), |name| name.to_string())
     }
 }

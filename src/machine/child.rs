@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::UnitId;
 
-/// A child process, named by its purpose. At most one of each lives at a time.
+/// A child process, named by its purpose. At most one process of each kind runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Child {
     /// The pre-start hook with this index.
@@ -27,25 +27,27 @@ pub enum Child {
     FreePort(UnitId),
     /// `slurminit liveness`: checks that the ready units still answer.
     Liveness,
-    /// `slurminit oom-score`: sets the OOM scores of jobs' and users' processes, and reports OOM kills.
+    /// `slurminit oom-score`: sets the OOM scores of jobs' and users' processes, reports OOM kills, and closes slurmstepd's sockets to users.
     OomScore,
-    /// `sinfo`, which reports the node's state.
+    /// `sinfo`, which reports the node's state; in a container without a node `scontrol ping`.
     NodeCheck,
     /// `scontrol`, which resumes a node because the cause of its drain is gone.
     NodeResume,
-    /// Accounts for the jobs of the previous start.
+    /// `slurminit jobs recover`: requeues or fails the jobs that the previous start left in slurmctld's state as running.
     JobsRecover,
-    /// Prevents duplicate launches of jobs with --no-requeue after slurmctld has restarted.
+    /// Prevents duplicate launches of jobs with --no-requeue, and reports jobs that slurmctld has forgotten, after slurmctld or slurmd has restarted.
     JobsAccount,
-    /// Releases allocations that a restarted slurmctld still lists but that have no process.
+    /// Releases allocations that slurmctld lists but that have no process, after slurmctld or slurmd has restarted.
     JobsReclaim,
     /// Requeues or cancels jobs whose slurmstepd died.
     JobsReclaimDeadSteps,
-    /// Notifies running jobs of the stop.
+    /// Notifies running jobs of the stop, and requeues or ends those that remain after the grace period. In a compute container, also removes the
+    /// node from the cluster if possible. In a container whose jobs run elsewhere, only records the next job ID.
     JobsQuiesce,
-    /// Follows which jobs slurmctld assigns to the node.
+    /// Follows the daemons' logs, mainly to record which jobs slurmctld assigns to the node and slurmd starts.
     JobsFollow,
-    /// Reports if the controller in another container cannot reach this node.
+    /// Reports if the controller in another container cannot reach this node, and restarts slurmd if the controller's record of the node is missing
+    /// or outdated.
     JobsReached,
     /// Waits for the jobs that the container's command has left in the queue.
     JobsWait,
@@ -55,14 +57,14 @@ pub enum Child {
     Reconfigure,
     /// `slurminit prepare --restore`.
     Restore,
-    /// `slurminit prepare --reopen`: opens the partitions that a killed reload has closed.
+    /// `slurminit prepare --reopen`: opens the partitions that a killed or crashed reload has closed.
     Reopen,
     /// The container's command.
     Cmd,
 }
 
 impl Child {
-    /// The unit that the process belongs to, if any.
+    /// The unit whose process this is; `None` for all other children, such as a unit's readiness command.
     pub fn unit(self) -> Option<UnitId> {
         match self {
             Self::Unit(id) => Some(id),
@@ -96,25 +98,26 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Why a program could not be executed.
+/// Why a child was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpawnFailure {
-    /// The exit code that a shell would use: 127 for not found, 126 for not executable.
+    /// The exit code: as in a shell, 127 for a program that is not found and 126 for one that cannot be executed; 1 for all other failures.
     pub code: u8,
-    /// The program's path, and why it could not be executed.
+    /// The reason, for the log.
     pub message: String,
     /// The external cause, if neither the program nor its configuration is at fault.
     pub shortage: Option<ExternalCause>,
 }
 
-/// An external cause that ended a unit or kept it from starting. It does not count as a failure of the unit.
+/// An external cause that ended a unit or kept it from starting. It does not count towards giving up the unit, except for a
+/// port that `slurminit free-port` cannot free while the unit has never been ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExternalCause {
-    /// No process could be created: a limit was reached.
+    /// The process limit was reached, or leaves too few processes for the unit.
     Processes,
-    /// The process's user has reached RLIMIT_NPROC, which counts the processes in all containers of the host.
+    /// The process's user has reached RLIMIT_NPROC, which counts the user's processes in all containers of the host.
     UserProcesses,
-    /// The kernel killed the process (OOM).
+    /// The kernel killed the process (OOM), or had no memory to start it.
     Memory,
     /// No file descriptors were left.
     Descriptors,
@@ -123,7 +126,7 @@ pub enum ExternalCause {
 }
 
 impl Exit {
-    /// The exit code that a shell would give: 128+n for signal n.
+    /// The exit code that a shell would report: 128+n for signal n.
     pub fn code(&self) -> u8 {
         match self {
             Self::Code(code) => *code,

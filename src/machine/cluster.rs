@@ -1,4 +1,4 @@
-//! The cluster in this container: start order, and the state that its parts share.
+//! The cluster in this container: the start order of its units, and the state that they share.
 
 use model::daemons::{DaemonName, ReadinessTest};
 use model::prepared::Prepared;
@@ -18,7 +18,7 @@ use model::unit::Spec;
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) policy: Supervise,
-    /// Which jobs this container accounts for.
+    /// The jobs that this container handles when it starts and stops.
     pub(super) job_care: JobCare,
     pub(super) units: Units,
     pub(super) gates: Gates,
@@ -42,7 +42,7 @@ impl Cluster {
         }
     }
 
-    /// Advances units in start order: one that becomes ready at once lets the next one start in the same step.
+    /// Advances the units in start order. A unit that becomes ready at once lets its dependents start in the same step.
     pub(super) fn advance_units(&mut self) {
         for id in self.units.ids() {
             self.advance_unit(id);
@@ -61,7 +61,7 @@ impl Cluster {
         let unit = &self.units[id];
         let is_held = !self.gates.is_open(unit.spec.gate) || self.jobs.launch_hold.applies_to(unit);
         if is_held || !self.units.are_dependencies_ready(id) {
-            // After the back-off the unit waits like any other, without a deadline.
+            // After its backoff, the unit waits without a deadline.
             self.units[id].wait();
             return self.units.report_failed_dependency(id, &mut self.step);
         }
@@ -92,7 +92,7 @@ impl Cluster {
             Some(DaemonName::Slurmd) => self.slurmd_came_up(),
             _ => {}
         }
-        // The restart of a service does not change the node's state.
+        // Other daemons and services do not affect the node's state.
         let is_needed = self.units[id].is(DaemonName::Munged) || self.units[id].reads_slurms_files();
         if is_needed && self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
             self.node.request_query(&self.step);

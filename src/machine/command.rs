@@ -9,14 +9,14 @@ use crate::UnitId;
 pub enum Command {
     /// Stop this unit and start it again, or start it if it is not running.
     Restart(UnitId),
-    /// Run detection again and apply what changed.
+    /// Run detection again and apply the changes.
     Reload,
-    /// Stop everything, as SIGTERM does.
+    /// Stop the container, as SIGTERM does.
     Stop,
 }
 
 impl Machine {
-    /// Why the command is refused now; `None` if it is not.
+    /// Why the command is refused now; `None` if it is accepted.
     pub fn refusal(&self, command: Command) -> Option<&'static str> {
         match command {
             Command::Restart(_) | Command::Reload if self.is_stopping() => Some("the container is stopping"),
@@ -50,8 +50,8 @@ impl Machine {
                 return;
             }
             step.push(Effect::Continue(Child::Cmd));
-            // A plain init leaves the handling of a signal to its command, unless a stop timeout is configured. A
-            // cluster has more to stop than the command.
+            // A plain init leaves the handling of a signal to its command, unless a stop timeout is configured. In a cluster the daemons must be
+            // stopped, too.
             let is_limited = self.cluster.policy.stop_timeout.is_some() && !self.is_stopping();
             if !self.setup.has_cluster && !is_limited {
                 return;
@@ -63,7 +63,7 @@ impl Machine {
                 Phase::End => {}
                 _ => {
                     self.cluster.step.report(Notice::StopRequested { signal });
-                    // A command that never ran, or whose jobs were not waited for, must not count as a success.
+                    // A command that never ran, or whose jobs may not have ended yet, must not count as a success.
                     let cut_short = matches!(self.cmd, Cmd::Waiting | Cmd::Awaiting(_));
                     let code = if cut_short { Exit::Signal(signal).code() } else { 0 };
                     self.begin_stop(code, None);

@@ -35,7 +35,8 @@ impl Machine {
             Child::OomScore if exit == Exit::Code(exit_code::MEMORY_FULL) => {
                 self.fail(exit_code::MEMORY_FULL, Notice::MemoryFull);
             }
-            // The output of `Explain` was read before its death. The next liveness round restarts the other helpers.
+            // The output of `Explain` was read before its death. The next liveness round restarts `OomScore`, `JobsFollow` and
+            // `JobsReached`.
             Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached | Child::Reopen => {}
             // This has no effect if the query's answer was already handled.
             Child::NodeCheck => self.handle_node_report(None),
@@ -124,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// Stops the container: no job that could still run is left, or the queue could not be read.
+    /// Stops the container: no job that could still run is left, or waiting for the jobs failed.
     fn jobs_wait_exited(&mut self, exit: Exit) {
         let Cmd::Awaiting(code) = self.cmd else { return };
         if exit != Exit::Code(0) {

@@ -1,9 +1,9 @@
-//! Keeps the login environments that Slurm reads up to date with /etc/passwd.
+//! Updates the login environments, which Slurm reads, after a change of /etc/passwd.
 
 use super::step::Step;
 use super::{Child, Exit, Notice};
 
-/// Whether the files must be written again, because the accounts changed during the last run.
+/// Whether the environments must be written again, because the accounts changed while `slurminit environments` was running.
 #[derive(Debug, Default)]
 pub(super) struct Environments {
     is_outdated: bool,

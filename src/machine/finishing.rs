@@ -1,8 +1,8 @@
-//! The last steps of a start or reload, once the node can be used: creating the accounts in the accounting database, then running a test
-//! job if one of Slurm's files is the user's own.
+//! The last steps of a start or reload: creating the accounts in the accounting database, then running a test job if the node is usable and one of
+//! Slurm's files is the user's own.
 //!
 //! An account that cannot be created is reported, but does not prevent readiness, because the existing accounts remain valid. If the
-//! test job fails, the container is not ready, and a reload restores the previous files.
+//! test job fails, the container is not ready, and a reload restores the previous files if the node was usable with them.
 
 use std::time::Duration;
 

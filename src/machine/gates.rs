@@ -1,10 +1,10 @@
-//! Gates that keep units from starting during the start and during reloads.
+//! Gates that delay the start of units, during the container's start and during reloads.
 
 use std::collections::BTreeSet;
 
 use model::unit::Gate;
 
-/// The gates at which units wait. An open gate stays open, but a reload holds Slurm's daemons back while their files change.
+/// The gates at which units wait. An opened gate remains open, except that a reload closes `Files` and `Jobs` while Slurm's files change.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     opened: BTreeSet<Gate>,
@@ -21,12 +21,12 @@ impl Gates {
         self.opened.contains(&gate) && !is_held
     }
 
-    /// Closes the gate of Slurm's files before a change: no daemon that reads them starts.
+    /// Closes the gates `Files` and `Jobs` while Slurm's files change. No unit that waits at these gates starts meanwhile.
     pub(super) fn hold_slurm(&mut self) {
         self.holds_slurm = true;
     }
 
-    /// Opens the gate of Slurm's files after a change.
+    /// Ends the effect of [`Self::hold_slurm`].
     pub(super) fn release_slurm(&mut self) {
         self.holds_slurm = false;
     }

@@ -1,10 +1,10 @@
-//! Accounting for jobs: makes slurmctld's view of them match reality when a daemon comes up.
+//! Accounting for jobs: corrects slurmctld's records of the jobs when a daemon comes up. This is unrelated to Slurm's accounting database.
 //!
-//! | started daemon | possibly wrong in slurmctld | child that corrects this | what waits for it |
+//! | started daemon | possibly wrong in slurmctld | child that corrects this | unit that waits for it |
 //! |---|---|---|---|
 //! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the previous container | `JobsRecover` | slurmd, at `Gate::Jobs` |
-//! | a later slurmctld | jobs that began or ended shortly before the previous one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
-//! | a later slurmd | jobs that were lost before their slurmstepd was forked | the same | nothing |
+//! | a later slurmctld | jobs that began or ended shortly before the previous slurmctld died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
+//! | a later slurmd | jobs that were lost before their slurmstepd was forked | `JobsAccount`, then `JobsReclaim` | none |
 //!
 //! A killed slurmstepd reports nothing, so its job would hold its resources forever. `JobsReclaimDeadSteps` releases them, also on a node whose
 //! controller runs in another container.
@@ -26,13 +26,13 @@ use super::{Child, Exit, Moment, Notice};
 
 /// How long accounting for the previous start's jobs may take; slurmd waits for it.
 const RECOVER_DEADLINE: Duration = Duration::from_secs(15);
-/// How long slurmd may be suspended.
+/// How long `JobsAccount` may take. A suspended slurmd is resumed once `JobsAccount` has ended.
 const ACCOUNT_DEADLINE: Duration = Duration::from_secs(15);
-/// How long the search for lost jobs may take. It waits until a batch job is old enough to be called missing.
+/// How long the search for lost jobs may take. The search waits until a batch job is old enough to be considered lost.
 const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The pause before a failed search for jobs without a slurmstepd is repeated. If no process can be created, a slurmstepd can die and
-/// the search cannot start.
+/// The pause before a failed search for jobs without a slurmstepd is repeated. A full process limit can crash a
+/// slurmstepd, and also prevent the search from starting.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// The state of job accounting.
@@ -42,24 +42,24 @@ pub(super) struct Jobs {
     pub(super) launch_hold: LaunchHold,
     /// Whether the previous start's jobs are accounted for, or being accounted for.
     has_recovered: bool,
-    /// Whether a slurmd was ready before.
+    /// Whether a slurmd has already been ready since slurminit started.
     has_had_slurmd: bool,
     /// Whether the last search for jobs without a slurmstepd failed.
     has_failed_search: bool,
 }
 
-/// Whether a child accounts for jobs.
+/// The state of the child that accounts for jobs.
 #[derive(Debug, Default)]
 enum Accounting {
     #[default]
     Idle,
-    /// `until` is `None` once the child got SIGKILL.
+    /// A child accounts for jobs. `until` is `None` after the child was sent SIGKILL; `then` is the accounting to repeat after the child has ended.
     Running { until: Option<Moment>, then: Option<Repeat> },
     /// Jobs without a slurmstepd are searched for again at this moment.
     Pause { until: Moment },
 }
 
-/// What happened while a child accounted for jobs.
+/// The accounting to repeat, because of an event while a child accounted for jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Repeat {
     /// A slurmstepd died.
@@ -71,8 +71,8 @@ enum Repeat {
 /// The saved state that a daemon inherits from its previous process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InheritedState {
-    /// The complete state, if it was saved after this moment: the previous process shut down cleanly, which includes a
-    /// save.
+    /// The previous process shut down cleanly, which includes a save. The state is complete if it was saved after this
+    /// moment.
     Saved(Moment),
     /// The saved state may be stale.
     Unknown,
@@ -114,7 +114,7 @@ impl Jobs {
         }
     }
 
-    /// Ends the accounting for the stop of the container. Its child is killed with everything else.
+    /// Ends the accounting, because the container stops. The caller kills the child.
     pub(super) fn stop(&mut self, units: &Units, step: &mut Step) {
         self.accounting = Accounting::Idle;
         self.launch_hold.release(units, step);
@@ -129,7 +129,7 @@ impl Cluster {
         }
         if let Accounting::Running { then, .. } = &mut self.jobs.accounting {
             *then = Some(Repeat::All);
-            // A running search for lost jobs is started over; slurmd may be waiting.
+            // A running search for lost jobs is killed and then repeated, because slurmd may be waiting.
             self.step.kill_task(Child::JobsReclaimDeadSteps);
             return self.step.kill_task(Child::JobsReclaim);
         }
@@ -141,7 +141,7 @@ impl Cluster {
         }
     }
 
-    /// Called once slurmd is ready. The first slurmd cannot have lost a job.
+    /// Handles a slurmd that has become ready. Jobs can have been lost only if it is not the first slurmd.
     pub(super) fn slurmd_came_up(&mut self) {
         // This helper closes slurmstepd's sockets to users, so it must not wait for the first liveness round.
         self.step.start_task(Child::OomScore);
@@ -185,7 +185,7 @@ impl Cluster {
             });
         }
         if then == Some(Repeat::All) {
-            // A new slurmctld has replaced the one that slurmd was held for.
+            // slurmd keeps waiting while the accounting starts over. If slurmctld has died, the accounting starts once slurmctld is ready again.
             if self.units.has_ready(DaemonName::Slurmctld) {
                 self.account_for_jobs();
             }
@@ -205,7 +205,7 @@ impl Cluster {
 }
 
 impl Unit {
-    /// The state that the unit's next process inherits from a previous process; `None` if there was none.
+    /// The state that the unit's next process inherits from a previous process; `None` if there is none.
     pub fn inherited_state(&self, prepared: Option<&Prepared>) -> Option<InheritedState> {
         let has_saved_jobs = prepared.is_some_and(|prepared| prepared.saved_jobs);
         match &self.last_end {

@@ -17,7 +17,7 @@ pub(super) enum LaunchHold {
     /// slurmd was never suspended.
     #[default]
     Never,
-    /// slurmd is suspended.
+    /// A running slurmd is suspended, and none may start.
     Held,
     /// slurmd was resumed at this moment.
     Released(Moment),
@@ -50,7 +50,7 @@ impl LaunchHold {
         self.is_held() && unit.is(DaemonName::Slurmd)
     }
 
-    /// Whether this unit was suspended at some time since `start`.
+    /// Whether this unit has been suspended at some time since `start`.
     pub(super) fn applied_since(&self, unit: &Unit, start: Moment) -> bool {
         match self {
             Self::Never => false,

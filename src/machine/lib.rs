@@ -78,9 +78,9 @@ pub enum Event {
     Liveness(UnitId, Liveness),
     /// A slurmstepd was killed or has failed, so its job may still be listed as running.
     SlurmstepdDied,
-    /// A file in the operator's directory was written.
+    /// The operator's configuration was written, replaced or removed.
     ConfigurationChanged,
-    /// A file that holds user accounts was written.
+    /// /etc/passwd was written, replaced or removed.
     AccountsChanged,
     /// slurminit received a signal.
     Signal(i32),
@@ -95,11 +95,11 @@ pub enum Event {
 /// An action for the supervisor to perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start the child. A failure comes back as [`Exit::NotStarted`].
+    /// Start the child. A failure is returned as [`Exit::NotStarted`].
     Spawn(Child),
     /// Send the child a signal.
     Signal(Child, i32),
-    /// Send SIGCONT if the child is stopped. Otherwise it would not act on the preceding signal.
+    /// Send SIGCONT if the child is stopped, because a stopped process does not act on the preceding signal.
     Continue(Child),
     /// Send SIGKILL to the child's process group.
     Kill(Child),
@@ -122,11 +122,11 @@ enum Phase {
     Hook { index: usize, until: Moment },
     /// The preparation is running.
     Prepare { since: Moment, until: Moment, is_reported: bool },
-    /// The daemons are starting; the node is not usable yet, or the last helper is running.
+    /// The daemons are starting; the node is not usable yet, or a helper is running.
     Boot { until: Moment, is_reported: bool, helper: Option<Helper> },
-    /// The cluster can be used.
+    /// The cluster is ready, or the container has no cluster.
     Serve,
-    /// Everything is being stopped.
+    /// The container is being stopped.
     Stop(Stop),
     /// Nothing is left to do.
     End,
@@ -186,7 +186,7 @@ impl Machine {
         self.cluster.prepared.as_ref()
     }
 
-    /// Whether slurmd is suspended, so that it takes no requests.
+    /// Whether slurmd is suspended or must not start, so that no job is launched.
     pub fn holds_launches(&self) -> bool {
         self.cluster.jobs.launch_hold.is_held()
     }
@@ -196,7 +196,7 @@ impl Machine {
         self.liveness.units_being_checked()
     }
 
-    /// How long a unit's answer may take.
+    /// How long the unit may take to answer a liveness check.
     pub fn probe_timeout(&self, id: UnitId) -> Duration {
         liveness::probe_timeout(&self.cluster.units[id].spec, &self.cluster.policy)
     }
@@ -206,7 +206,7 @@ impl Machine {
         self.reload.rollback_files_and_cause()
     }
 
-    /// Handles one event and returns what to do.
+    /// Handles one event and returns the effects to apply.
     pub fn step(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         self.cluster.step.now = now;
         let is_active = !self.is_stopping();
@@ -218,7 +218,7 @@ impl Machine {
             Event::Node(report) => self.handle_node_report(Some(report)),
             Event::Liveness(id, liveness) => self.liveness.take_result(id, liveness),
             Event::ConfigurationChanged if is_active && self.setup.has_cluster => self.reload.note_change(now),
-            // Not necessary during the preparation, because it reads the accounts last.
+            // Not necessary during the preparation, whose last step reads the accounts.
             Event::AccountsChanged if is_active && self.cluster.prepared.is_some() => {
                 self.environments.accounts_changed(&mut self.cluster.step);
             }
@@ -238,7 +238,7 @@ impl Machine {
         self.cluster.step.take_effects()
     }
 
-    /// The latest moment at which the machine needs an [`Event::Tick`].
+    /// The time by which the machine needs an [`Event::Tick`]; `None` if it has no deadline.
     pub fn next_wake(&self) -> Option<Moment> {
         // During the stop nothing waits for a unit to become ready.
         let has_deadline = |unit: &&Unit| !self.is_stopping() || unit.is_stopping();
@@ -260,8 +260,7 @@ impl Machine {
             self.advance_boot();
         }
         if !self.is_stopping() {
-            // An overdue start may be waiting for this reload. The reload advances before the units, so that a unit
-            // that it stops does not start in the same step.
+            // The reload may correct an overdue start. It advances before the units, so that a unit that it stops does not start in the same step.
             self.reload.advance(&mut self.cluster, self.phase.is_overdue_or_serves());
             self.cluster.advance_units();
             let Cluster { units, policy, node, jobs, step, .. } = &mut self.cluster;

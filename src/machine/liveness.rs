@@ -23,7 +23,8 @@ pub(super) struct Rounds {
     rounds_without_result: u32,
 }
 
-/// A single child checks all units. So probes cannot pile up, and an interval costs one wake-up.
+/// The current round, or the pause before the next. A single child checks all units, so that probes cannot pile up, and an interval costs
+/// one wake-up.
 #[derive(Debug, Default)]
 enum Round {
     /// There is no unit to check.
@@ -38,9 +39,9 @@ enum Round {
 /// The history of a unit's answers.
 #[derive(Debug, Default)]
 pub(super) struct LivenessHistory {
-    /// The beginning of the ready state in which the unit last answered.
+    /// The start of the ready state in which the unit last answered; `None` if the unit never answered.
     answered_when_ready_since: Option<Moment>,
-    /// Since when the unit has answered every check.
+    /// The time since which the unit has answered every check; `None` if it did not answer the last one. Checks that could not be made do not count.
     answering_since: Option<Moment>,
     /// The number of consecutive rounds in which the unit was slow.
     slow_rounds: u32,
@@ -92,12 +93,11 @@ impl LivenessHistory {
     }
 }
 
-/// The first round comes early: it starts the helpers that watch over processes and jobs.
+/// The maximum delay of the first round, which is early because it also starts the helpers that watch over processes and jobs.
 const FIRST_ROUND_DELAY: Duration = Duration::from_secs(1);
-/// The child stops its own clock while it cannot run. It is killed after this multiple of the longest check's
-/// timeout.
+/// The child is killed after this multiple of the longest check's timeout: the child's own timeouts do not count the time during which it cannot run.
 const CHILD_TIMEOUT_FACTOR: u32 = 4;
-/// A unit that works but does not answer for this many rounds counts as hung: one minute at the default interval.
+/// A busy unit that does not answer for this many rounds is considered hung: one minute at the default interval.
 const SLOW_ROUNDS: u32 = 12;
 /// The pause after the first restart of an unresponsive unit; doubles with each restart.
 const RESTART_PAUSE: Duration = Duration::from_secs(30);
@@ -149,7 +149,7 @@ impl Rounds {
         let until = step.now + longest * CHILD_TIMEOUT_FACTOR;
         self.round = Round::Checking { since: step.now, until, checked, results: BTreeMap::new() };
         step.start_task(Child::Liveness);
-        // A helper that is still alive is not started again. `OomScore` needs slurmd's directories.
+        // A helper that is still running is not started again. `OomScore` needs slurmd's directories.
         if units.daemon(DaemonName::Slurmd).is_none_or(Unit::is_ready) {
             step.start_task(Child::OomScore);
         }
@@ -169,7 +169,8 @@ impl Rounds {
         }
     }
 
-    /// Ends a round, after the child has ended and its output was read. Applies the results of all units that are not exempt.
+    /// Ends a round, after the child has ended and its output was read. Applies the result of each unit that is not exempt and whose dependencies
+    /// answered.
     pub(super) fn round_ended(&mut self, cluster: &mut Cluster, is_exempt: impl Fn(&Unit) -> bool) {
         let Round::Checking { since, checked, results, .. } = &mut self.round else { return };
         let (since, checked, results) = (*since, std::mem::take(checked), std::mem::take(results));
@@ -181,8 +182,7 @@ impl Rounds {
         }
         let answered = |unit: UnitId| !checked.contains(&unit) || results.get(&unit) == Some(&Liveness::Answers);
         for id in &checked {
-            // A check also fails if munged, or another unit that this one needs, does not answer. Then only that unit
-            // is restarted.
+            // A unit's check also fails if a unit on which it depends, such as munged, does not answer. Then only that other unit is restarted.
             let is_excused = is_exempt(&units[*id]) || jobs.launch_hold.applied_since(&units[*id], since);
             if is_excused || !dependencies_answered(units, *id, since, &answered) {
                 continue;
@@ -202,7 +202,7 @@ pub(super) fn probe_timeout(spec: &Spec, policy: &Supervise) -> Duration {
 
 fn units_to_check<'a>(units: &'a Units, policy: &Supervise) -> impl Iterator<Item = &'a Unit> + use<'a> {
     let is_enabled = !policy.probe_interval.is_zero();
-    // A unit that may not be started again must not be ended either.
+    // A failed check stops the unit, so a unit that is never restarted is not checked.
     let has_check = |unit: &&Unit| unit.spec.liveness.is_some() && unit.spec.restart != RestartPolicy::Never;
     units.iter().filter(move |unit| is_enabled && unit.is_ready()).filter(has_check)
 }
@@ -212,7 +212,7 @@ fn ready_at(unit: &Unit, round_start: Moment) -> Option<Moment> {
     unit.ready_since().filter(|since| *since <= round_start)
 }
 
-/// Whether all dependencies of the unit, also indirect ones, were ready and answered.
+/// Whether all dependencies of the unit, including indirect ones, were ready or had finished, and none that was checked failed to answer.
 fn dependencies_answered(units: &Units, id: UnitId, round_start: Moment, answered: &impl Fn(UnitId) -> bool) -> bool {
     units[id].dependencies.iter().all(|other| {
         let is_available = ready_at(&units[*other], round_start).is_some() || units[*other].has_finished();
@@ -221,7 +221,7 @@ fn dependencies_answered(units: &Units, id: UnitId, round_start: Moment, answere
 }
 
 impl Unit {
-    /// Records a usable node as an answer of this unit, because a node becomes usable only if all daemons work.
+    /// Records a usable or drained node as an answer of this unit: the controller reports such a state only if munged, slurmctld and slurmd work.
     pub(super) fn record_usable_node(&mut self) {
         let ready_since = self.ready_since();
         let history = &mut self.liveness_history;
@@ -231,7 +231,7 @@ impl Unit {
     fn apply_liveness(&mut self, ready_since: Moment, liveness: Liveness, policy: &Supervise, step: &mut Step) {
         let (name, now) = (self.name(), step.now);
         let liveness_history = &mut self.liveness_history;
-        // slurmctld listens before it has read its saved state. A unit that has never answered may still be starting.
+        // slurmctld listens before it has read its saved state. A unit that has not answered since it became ready may still be starting.
         let is_still_starting = liveness_history.answered_when_ready_since != Some(ready_since)
             && now < ready_since + self.spec.ready_timeout;
         liveness_history.slow_rounds =
@@ -248,12 +248,13 @@ impl Unit {
                 }
                 return;
             }
-            // Only root and the unit's own user can stop it, so no other user can cause this restart.
+            // Only root and the unit's own user can send it SIGSTOP, so no other user can cause this restart.
             Liveness::Stopped(why) => return self.stop_unresponsive(why, policy, step),
             _ if is_still_starting => return,
             Liveness::Slow(why) if liveness_history.slow_rounds < SLOW_ROUNDS => {
                 if liveness_history.slow_rounds == 1 {
-                    step.report(Notice::Slow { name, why });
+                    let limit = policy.probe_interval * SLOW_ROUNDS;
+                    step.report(Notice::Slow { name, why, limit });
                 }
                 return;
             }
@@ -270,7 +271,8 @@ impl Unit {
         }
     }
 
-    /// A stopped process obeys SIGTERM once it gets SIGCONT. A deadlocked one never does, so SIGKILL follows early.
+    /// Stops the unit for a restart. A stopped process handles SIGTERM after SIGCONT. A deadlocked process never handles it, so SIGKILL follows
+    /// early.
     fn stop_unresponsive(&mut self, why: String, policy: &Supervise, step: &mut Step) {
         self.liveness_history.slow_rounds = 0;
         self.liveness_history.unresponsive_reason = Some(why.clone());

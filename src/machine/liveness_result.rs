@@ -1,4 +1,4 @@
-//! Liveness checks find a daemon that is alive but does not answer. These types are the queries and the possible verdicts.
+//! The queries and verdicts of liveness checks, which detect a daemon that is running but not responding.
 //!
 //! PID 1 passes all checks of a round to one child, `slurminit liveness`, and reads one answer per line.
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::UnitId;
 
-/// The variable in which `slurminit liveness` gets its checks, as JSON.
+/// The variable that passes the checks to `slurminit liveness`, as JSON.
 pub const CHECKS_VARIABLE: &str = "SLURMINIT_LIVENESS_CHECKS";
 
 /// The liveness check of one unit.
@@ -53,15 +53,15 @@ pub struct LivenessResult {
     pub liveness: Liveness,
 }
 
-/// What a liveness check found.
+/// The verdict of a liveness check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Liveness {
     /// The unit answered.
     Answers,
-    /// The unit did not respond and was idle.
+    /// The unit did not respond although it was idle, or the check found it broken.
     Silent(String),
-    /// The unit was stopped by a signal. Waiting longer does not help.
+    /// The unit or its helper process is stopped by a signal (SIGSTOP). Waiting longer does not help.
     Stopped(String),
     /// The unit did not answer, but was working, waiting for a CPU, or running while clients may have kept it from answering.
     Slow(String),

@@ -12,7 +12,7 @@ use crate::node_report::{NodeReport, NodeVerdict, TEST_JOB_REASON};
 const FIRST_QUERY_PAUSE: Duration = Duration::from_millis(4);
 /// The longest pause while the container starts.
 const MAX_QUERY_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause once the node is overdue, or the container serves.
+/// The longest pause once the node is overdue, or the start is complete.
 const MAX_LATE_QUERY_PAUSE: Duration = Duration::from_secs(5);
 /// How long one query may take: longer than Slurm's own timeout of 10 s.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -21,9 +21,10 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub(super) struct Node {
     state: State,
-    /// The last known state of the node.
+    /// The answer to the last query; `None` if there was none, or if the query failed.
     pub(super) report: Option<NodeReport>,
-    /// Whether the node was already resumed. It is resumed once only: if the drain comes back, its cause still exists.
+    /// Whether the node was resumed with the present files and the present slurmctld. It is then not resumed again: if the drain returns, its cause
+    /// still exists.
     is_resumed: bool,
     /// Whether the node has been usable since the container's start.
     has_been_usable: bool,
@@ -55,7 +56,7 @@ impl Node {
         }
     }
 
-    /// Whether the node is usable, or was drained by an administrator.
+    /// Whether the node is usable, or remains drained: by an administrator, by the agent, or for another cause that this start has not repaired.
     pub(super) fn is_known(&self) -> bool {
         self.state == State::Known
     }
@@ -65,7 +66,7 @@ impl Node {
         !matches!(self.state, State::Unwatched | State::Known)
     }
 
-    /// Whether the last report says that jobs can run.
+    /// Whether jobs can run according to the last report.
     pub(super) fn is_usable(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.verdict() == NodeVerdict::Usable)
     }
@@ -75,7 +76,7 @@ impl Node {
         self.has_failed_test && self.report.as_ref().is_some_and(|report| report.has_drain_reason(TEST_JOB_REASON))
     }
 
-    /// Records that the test job failed. The node stays drained until an administrator resumes it, or the files change.
+    /// Records that the test job failed. The node remains drained until an administrator resumes it, or the files change.
     pub(super) fn fail_test(&mut self, step: &Step) {
         (self.has_failed_test, self.is_resumed) = (true, false);
         self.request_query(step);
@@ -107,7 +108,7 @@ impl Node {
         self.is_resumed = false;
     }
 
-    /// Queries as soon as possible, unless a query is already running.
+    /// Queries as soon as possible, unless a query or a resume is already running.
     pub(super) fn request_query(&mut self, step: &Step) {
         let is_running = match self.state {
             State::Querying { .. } => step.is_running(Child::NodeCheck),
@@ -138,8 +139,8 @@ impl Node {
         }
     }
 
-    /// Handles a report, or `None` if the query failed. `late`: the start no longer waits for the node. Returns whether the state is
-    /// now known.
+    /// Handles a report, or `None` if the query failed. `late`: the start no longer waits for the node. Returns whether
+    /// this report made the state known.
     pub(super) fn take_report(
         &mut self,
         mut report: Option<NodeReport>,
@@ -155,7 +156,7 @@ impl Node {
         let own_epilog = prepared.is_some_and(|prepared| prepared.own_epilog) && !self.is_resumed;
         let verdict = match &report {
             Some(report) if own_epilog && report.is_drained_by_epilog() => NodeVerdict::Repaired,
-            // The agent resumes the nodes that it drained, once the node is ready.
+            // Once the node has been usable, the agent itself resumes the node that it drained.
             Some(report) if self.has_been_usable && report.is_drained_by_agent() => NodeVerdict::Drained,
             report => report.as_ref().map_or(NodeVerdict::NotYet, NodeReport::verdict),
         };
@@ -183,7 +184,7 @@ impl Node {
                 self.state = State::Known;
             }
             NodeVerdict::NotYet | NodeVerdict::Repaired => {
-                // Also in service the first queries are close together: a restarted slurmctld receives the node's
+                // Even after the start, the first queries are close together: a restarted slurmctld receives the node's
                 // registration within seconds.
                 let max_pause = if late { MAX_LATE_QUERY_PAUSE } else { MAX_QUERY_PAUSE };
                 self.state = State::QueryAt { at: step.now + pause, pause: (pause * 2).min(max_pause) };

@@ -14,7 +14,7 @@ pub const SINFO_FORMAT: &str = "%T %u|%E";
 pub struct NodeReport {
     /// Slurm's name of the state, without flags: `idle`, `drained`, `inval`.
     pub state: String,
-    /// Whether slurmd has answered the controller.
+    /// Whether slurmd responds to the controller.
     pub responding: bool,
     /// Slurm's reason for the state; may be empty.
     pub reason: String,
@@ -28,9 +28,9 @@ pub struct NodeReport {
 pub enum NodeVerdict {
     /// Jobs can run.
     Usable,
-    /// The node was drained for a cause that this start has repaired. Resume it.
+    /// The node was drained, or set down by slurminit, for a cause that this start has repaired. Resume it.
     Repaired,
-    /// An administrator drained the node. Do not resume it.
+    /// The node is drained or failing for a cause that this start has not repaired; usually an administrator set the state. Do not resume it.
     Drained,
     /// The node is not usable yet. Wait.
     NotYet,
@@ -39,9 +39,9 @@ pub enum NodeVerdict {
 /// slurmd's reason when it has no space for a batch job.
 pub const SPOOL_FULL_REASON: &str = "SlurmdSpoolDir is full";
 
-/// The reasons that slurmctld sets when a node registers with less than slurm.conf promises, joined by commas. A start writes files that
-/// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. The comparison is exact, because an
-/// administrator may write "Low disk space".
+/// The reasons that slurmctld sets, joined by commas, when a node registers with fewer resources than slurm.conf states. A start writes files that
+/// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. The comparison is exact, because an administrator may write
+/// "Low disk space".
 const HARDWARE_REASONS: [&str; 3] = ["Low socket*core*thread count", "Low CPUs", "Low TmpDisk"];
 /// The beginning of the reason for too little memory: `Low RealMemory (reported:900 < 90.00% of configured:1000)`.
 const MEMORY_REASON_START: &str = "Low RealMemory (reported:";
@@ -65,8 +65,8 @@ pub const DUPLICATE_JOB_REASON: &str = "Duplicate jobid";
 /// killed by slurmd's stop or by the kernel also counts as failed.
 const EPILOG_FAILED: &str = "Epilog error";
 
-/// The argument of `scontrol update` that clears a node's reason. Slurm keeps the reason of a drain that has ended, and
-/// ignores an empty one (24.11). sinfo prints `none` for a node without a reason.
+/// The argument of `scontrol update` that clears a node's reason. Slurm keeps the reason of a drain that has ended, and ignores an empty reason
+/// (24.11). sinfo prints `none` for a node without a reason.
 pub const NO_REASON: &str = "reason=none";
 
 /// Prefix of the reasons that slurminit sets.
@@ -80,7 +80,8 @@ pub const MEMORY_REASON: &str = "slurminit: memory ";
 /// Prefix of the drain reasons that the agent sets because of a directory; the directory's path follows.
 pub const DIRECTORY_REASON: &str = "slurminit: directory ";
 
-/// Prefix of the drain reason of a node on which the test job failed. A start resumes the node and tests again.
+/// Prefix of the drain reason of a node on which the test job failed. A start, or a reload that changes the files, resumes the node and tests
+/// again.
 pub const TEST_JOB_REASON: &str = "slurminit: test job: ";
 
 /// The state reported for a controller that responds.
@@ -113,8 +114,8 @@ impl NodeReport {
         up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new(), is_roots: false })
     }
 
-    /// Returns the report that decides whether the cluster is ready. The order of precedence is: a node that has not registered, one
-    /// to resume, one that accepts jobs, one drained by an administrator.
+    /// Returns the report that decides whether the cluster is ready. The order of precedence is: a node that is not usable yet,
+    /// one to resume, one that accepts jobs, one that remains drained.
     pub fn less_ready(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let rank = |report: &Self| match report.verdict() {
             NodeVerdict::NotYet => 0,
@@ -147,7 +148,7 @@ impl NodeReport {
         self.responding && self.state == "inval"
     }
 
-    /// Whether the node is drained because Slurm misinterpreted the end of an Epilog as a failure.
+    /// Whether slurmctld drained the node because it counted the node's Epilog as failed.
     pub fn is_drained_by_epilog(&self) -> bool {
         self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED && !self.is_roots
     }
@@ -157,18 +158,19 @@ impl NodeReport {
         [GPU_REASON, MEMORY_REASON, DIRECTORY_REASON].iter().any(|reason| self.has_drain_reason(reason))
     }
 
-    /// Whether slurminit drained the node with a reason that has this prefix.
+    /// Whether a start resumes the node ([`NodeVerdict::Repaired`]) and the node's reason has this prefix.
     pub fn has_drain_reason(&self, prefix: &str) -> bool {
         self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(prefix)
     }
 
-    /// Whether the node was closed by an administrator, or for a cause that no start fixes. Its reason must not be
-    /// overwritten then. slurminit never sets FAIL, and a drain would replace it.
+    /// Whether the node was closed by an administrator, or for a cause that no start fixes. In that case, its reason must not be overwritten.
+    /// slurminit never sets the state FAIL, and a drain would replace that state.
     pub fn is_permanently_closed(&self) -> bool {
         self.is_failed() || self.is_drained() && !self.is_repaired()
     }
 
-    /// Whether the node takes no jobs for a reason that is not slurminit's. A drain would replace that reason.
+    /// Whether the node accepts no jobs (drained, failed or down) for a cause that neither slurminit set nor a start fixes. A drain would
+    /// replace that reason.
     pub fn is_closed_externally(&self) -> bool {
         self.is_permanently_closed() || self.state == "down" && !self.is_repaired()
     }
@@ -177,7 +179,7 @@ impl NodeReport {
         matches!(self.state.as_str(), "fail" | "failing")
     }
 
-    /// Whether slurmctld drained the node because its hardware differed from slurmctld's record.
+    /// Whether slurmctld set the reason because the node's hardware differed from slurmctld's record.
     pub fn has_hardware_reason(&self) -> bool {
         let is_gres = |reason: &str| {
             let (name, _) = reason.split_once(' ').unwrap_or_default();
@@ -190,7 +192,7 @@ impl NodeReport {
             && (is_gres(&self.reason) || self.reason.split(", ").all(|reason| is_other(reason) || is_gres(reason)))
     }
 
-    /// Whether the node accepts no more jobs, for any reason.
+    /// Whether the node is drained or draining, for any reason.
     fn is_drained(&self) -> bool {
         matches!(self.state.as_str(), "drained" | "draining" | "drain")
     }

@@ -1,4 +1,4 @@
-//! Messages to the operator: the event, its cause, and the command that fixes it.
+//! Messages to the operator: the event and, where they are known, its cause and its fix.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,11 +35,11 @@ macro_rules! notices {
 
 notices! {
     PrepareSlow => Level::Warn,
-        message!("preparation-slow", "still detecting GPUs; a driver can take seconds to initialise");
+        message!("preparation-slow", "the preparation is still running; a GPU driver can take seconds to initialize");
     PrepareTooSlow { limit: Duration } => Level::Error,
         message!(
             "preparation-timeout",
-            "the preparation timed out after {limit}, probably because of a driver or a disk; run `slurminit detect`, or raise prepare_timeout",
+            "the preparation timed out after {limit}, probably because a driver or disk is slow or hangs; run `slurminit detect`, or raise prepare_timeout",
             limit = format!("{limit:?}")
         );
     HookTooSlow { index: usize, limit: Duration } => Level::Error,
@@ -50,14 +50,14 @@ notices! {
             limit = format!("{limit:?}")
         );
     HookFailed { index: usize, exit: Exit } => Level::Error,
-        message!("hook-failed", "pre-start hook {hook} {exit}; nothing was started", hook = index + 1, exit);
+        message!("hook-failed", "pre-start hook {hook} {exit}, so no daemon was started; its output, if any, is above", hook = index + 1, exit);
     Prepared { prepared: Box<Prepared> } => Level::Info,
         message!("prepared", "this start: {summary}", summary = prepared.summary);
     Refused { finding: Finding } => Level::Error, finding.message("start-refused");
     UnitReady { name: String, after: Duration } => Level::Debug,
         message!("unit-ready", "{name} is ready after {ms} ms", name, ms = after.as_millis());
     // `uptime` is zero for a process that slurminit stopped.
-    UnitDied { name: String, exit: Exit, uptime: Duration, pause: Duration } => Level::Warn, if uptime.is_zero() {
+    UnitDied { name: String, exit: Exit, uptime: Duration, pause: Duration } => Level::Warn, if uptime.is_zero() || matches!(exit, Exit::NotStarted(_)) {
         message!("unit-died", "{name} {exit}; restarting {when}", name, exit, when = when(*pause))
     } else {
         message!(
@@ -72,7 +72,7 @@ notices! {
     CrashLoop { name: String, deaths: u32 } => Level::Warn,
         message!(
             "unit-crash-loop",
-            "{name} is in a crash loop ({deaths} crashes), probably caused by a request; restarting; see `slurminit logs {name}`",
+            "{name} is in a crash loop (crashes: {deaths}), probably caused by a client's request; restarting; see `slurminit logs {name}`",
             name,
             deaths
         );
@@ -81,7 +81,7 @@ notices! {
     DependencyFailed { name: String, dependency: String } => Level::Warn,
         message!(
             "dependency-failed",
-            "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`",
+            "{name} is not started, because its dependency {need} has failed; fix the cause, then run `slurminit restart {need}`",
             name,
             need = dependency
         );
@@ -96,35 +96,44 @@ notices! {
         );
     RestartRequested { name: String } => Level::Info,
         message!("restart-requested", "restart requested: {name}", name);
-    NeverReady { name: String, after: Duration } => Level::Warn,
+    NeverReady { name: String, after: Duration, restarts: bool } => Level::Warn,
         message!(
             "unit-never-ready",
-            "{name} is not ready after {seconds} s; restarting",
+            "{name} is not ready after {seconds} s; {consequence}",
             name,
-            seconds = seconds(*after)
+            seconds = seconds(*after),
+            consequence = if *restarts { "restarting" } else { "stopping it" }
         );
-    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool } => Level::Error,
-        message!(
+    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool } => Level::Error, match failures {
+        0 | 1 => message!(
             "unit-given-up",
-            "{name} failed {failures} times within {seconds} s (last: {last}); {consequence}",
+            "{name} failed (it {last}); {consequence}",
+            name,
+            last,
+            consequence = give_up_consequence(*hold)
+        ),
+        _ => message!(
+            "unit-given-up",
+            "{name} has failed too often (failures within {seconds} s: {failures}; last: {last}); {consequence}",
             name,
             failures,
             seconds = within.as_secs(),
             last,
-            consequence = if *hold { "the container continues without it" } else { "stopping the container" }
-        );
+            consequence = give_up_consequence(*hold)
+        ),
+    };
     FailedExternally { name: String, exit: Exit, shortage: ExternalCause, pause: Duration } => Level::Warn,
         message!(
             "external-failure",
             "{name} {exit}; {cause}",
             name,
             exit,
-            cause = external_failure(*shortage, *pause)
+            cause = external_failure(exit, *shortage, *pause)
         );
     MemoryFull => Level::Error,
         message!(
             "memory-full",
-            "files in a tmpfs fill the container's memory, which no OOM kill frees; ending the container, whose restart empties them"
+            "files in a tmpfs fill the container's memory, which OOM kills cannot free; stopping the container, because a restart empties the tmpfs"
         );
     Unresponsive { name: String, why: String } => Level::Warn,
         message!(
@@ -141,49 +150,55 @@ notices! {
             why,
             seconds = pause.as_secs()
         );
-    Slow { name: String, why: String } => Level::Warn,
-        message!("unit-slow", "{name} is slow ({why}); restarting it if this lasts a minute", name, why);
+    Slow { name: String, why: String, limit: Duration } => Level::Warn,
+        message!(
+            "unit-slow",
+            "{name} is slow ({why}); restarting it if this lasts {seconds} s",
+            name,
+            why,
+            seconds = limit.as_secs()
+        );
     NotChecked { name: String, why: String } => Level::Warn,
         message!("unit-not-checked", "could not check whether {name} is responding: {why}", name, why);
     NoVerdict { rounds: u32 } => Level::Warn,
         message!(
             "liveness-unknown",
-            "no liveness check has finished {rounds} times in a row; CPU, memory or processes may have run out",
+            "the last {rounds} liveness checks returned no result; the container may be out of CPU time or memory, or at its process limit",
             rounds
         );
     Resuming { reason: String } => Level::Info,
         message!(
             "node-resumed",
-            "resuming the node: the cause of its drain is fixed (\"{reason}\")",
+            "resuming the node; Slurm's reason for its state was \"{reason}\"",
             reason
         );
     DrainedByAdministrator { node: String, reason: String } => Level::Warn,
         message!(
             "node-drained-by-administrator",
-            "the node stays drained (\"{reason}\"), because slurminit did not drain it; to resume it: slurminit resume {node}",
+            "the node is not resumed, because slurminit did not drain it (Slurm's reason for its state: \"{reason}\"); to resume it: slurminit resume {node}",
             node,
             reason
         );
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String } => Level::Error, match node {
         None => message!(
             "not-ready",
-            "not ready after {seconds} s: waiting for {waiting_for}; see above and `scontrol show node`",
+            "not ready after {seconds} s: waiting for {waiting_for}; see the messages above and `scontrol show node`",
             seconds = after.as_secs(),
             waiting_for
         ),
         Some(node) => message!(
             "not-ready",
-            "not ready after {seconds} s: waiting for {waiting_for} (the node is {state}); see above and `scontrol show node`",
+            "not ready after {seconds} s: waiting for {waiting_for} (the node is {state}); see the messages above and `scontrol show node`",
             seconds = after.as_secs(),
             waiting_for,
             state = node
         ),
     };
-    // `None` in a container without a node.
+    // `gres` is `None` in a container without a node.
     Ready { gres: Option<String> } => Level::Info, match gres.as_deref() {
         None => message!("ready", "ready: the controller responds"),
-        Some("") => message!("ready", "ready: the node accepts jobs (GPUs: {gpus})", gpus = "none"),
-        Some(gres) => message!("ready", "ready: the node accepts jobs (GPUs: {gpus})", gpus = gres),
+        Some("") => message!("ready", "ready: the node is registered (GPUs: {gpus})", gpus = "none"),
+        Some(gres) => message!("ready", "ready: the node is registered (GPUs: {gpus})", gpus = gres),
     };
     CmdNotStarted { failure: SpawnFailure } => Level::Error,
         message!("command-not-started", "{why}", why = failure.message);
@@ -195,12 +210,13 @@ notices! {
     JobsNotAccountedAtStop => Level::Warn,
         message!(
             "jobs-not-accounted-at-stop",
-            "the jobs' part of the stop timeout was over before all jobs had ended; the next start requeues or fails them"
+            "the jobs' share of the stop timeout has passed; jobs that the stop kills are requeued later (those with --no-requeue fail)"
         );
     JobsNotNotified { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-notified",
-            "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); the next start requeues or fails them",
+            "running jobs in this container may not have ended properly (`slurminit jobs quiesce` {exit}); \
+             jobs that the stop kills are requeued later (those with --no-requeue fail)",
             exit
         );
     WaitingForJobs => Level::Info,
@@ -214,19 +230,21 @@ notices! {
     JobsNotRecovered { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-recovered",
-            "could not requeue lost jobs (`slurminit jobs recover` {exit}); jobs of the previous start may be shown as running, and hold GPUs until scontrol requeue or scancel",
+            "could not requeue lost jobs (`slurminit jobs recover` {exit}); jobs of the previous start may be shown as running, and hold GPUs until you requeue or cancel them (scontrol requeue, scancel)",
             exit
         );
     JobsNotAccounted { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-accounted",
-            "could not find jobs that slurmctld has forgotten (`slurminit jobs account` {exit}); --no-requeue jobs may run twice",
+            "could not search for jobs whose start slurmctld has forgotten (`slurminit jobs account` {exit}); \
+             such jobs may run twice, even with --no-requeue",
             exit
         );
     JobsNotReclaimed { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-reclaimed",
-            "the search for jobs without a process failed (`slurminit jobs reclaim` {exit}); such jobs hold their GPUs until scancel",
+            "the search for jobs without a process failed (`slurminit jobs reclaim` {exit}); \
+             such jobs hold their GPUs until a later search finds them, or until you cancel them (scancel)",
             exit
         );
     EnvironmentsNotWritten { exit: Exit } => Level::Warn,
@@ -238,13 +256,13 @@ notices! {
     AssociationsNotMade { exit: Exit } => Level::Warn,
         message!(
             "associations-not-made",
-            "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`",
+            "could not create all accounts of the accounting database (`slurminit associations` {exit}); see the error above, then run `slurminit reload`",
             exit
         );
     AssociationsTooSlow { limit: Duration } => Level::Warn,
         message!(
             "associations-too-slow",
-            "the accounts were not created within {limit}: the accounting database is slow or hangs; `slurminit reload` continues",
+            "the accounts of the accounting database were not all created within {limit}, probably because the database is slow or hangs; run `slurminit reload` to create the rest",
             limit = format!("{limit:?}")
         );
     NoJobRuns { node: NodeReport } => Level::Error,
@@ -264,7 +282,7 @@ notices! {
             cause = match cause {
                 Cause::Hangup => "received SIGHUP",
                 Cause::Verb => "requested by `slurminit reload`",
-                Cause::Change => "the configuration changed",
+                Cause::Change => "a configuration file has changed",
             }
         );
     ReloadPrepared { prepared: Box<Prepared> } => Level::Info,
@@ -272,13 +290,13 @@ notices! {
     NotReconfigured { exit: Exit } => Level::Warn,
         message!(
             "reconfigure-failed",
-            "`scontrol reconfigure` {exit}; restarting slurmctld and slurmd instead",
+            "`scontrol reconfigure` {exit}; restarting slurmctld instead, and slurmd if this container has one",
             exit
         );
     ReconfigureTooSlow { limit: Duration } => Level::Warn,
         message!(
             "reconfigure-timeout",
-            "`scontrol reconfigure` timed out after {seconds} s; restarting slurmctld and slurmd instead",
+            "`scontrol reconfigure` timed out after {seconds} s; restarting slurmctld instead, and slurmd if this container has one",
             seconds = limit.as_secs()
         );
     // `name` is the daemon that failed, if any; the text already names it.
@@ -289,7 +307,7 @@ notices! {
     NotRestored => Level::Error,
         message!(
             "rollback-failed",
-            "could not restore the previous files; see the error above. Correct the configuration, then run `slurminit reload`"
+            "could not restore the previous files (see the error above, if there is one); correct the configuration, then run `slurminit reload`"
         );
     Reloaded { outcome: Outcome, text: String, deferred: bool } => match outcome {
         Outcome::Unchanged | Outcome::Applied if *deferred => Level::Warn,
@@ -298,7 +316,7 @@ notices! {
     }, match outcome {
         Outcome::Unchanged => message!("reload-unchanged", "reloaded: {text}", text),
         Outcome::Applied => message!("reload-applied", "reloaded: {text}", text),
-        Outcome::Refused => message!("reload-refused", "reload refused, nothing changed: {text}", text),
+        Outcome::Refused => message!("reload-refused", "reload refused; no daemon was changed: {text}", text),
         Outcome::RolledBack => message!("reload-rolled-back", "reload rolled back: {text}", text),
         Outcome::Failed => message!("reload-failed", "reload failed: {text}", text),
     };
@@ -319,7 +337,7 @@ notices! {
 }
 
 impl Notice {
-    /// The daemon or service that the message is about.
+    /// The daemon or service that the message is about, or `the command`; `None` for any other message.
     pub fn unit(&self) -> Option<String> {
         match self {
             Self::RollingBack { name, .. } => name.clone(),
@@ -335,12 +353,17 @@ impl fmt::Display for Notice {
     }
 }
 
-/// The log level for the end of a unit that was stopped. Exit code 143 is normal: a shell killed by SIGTERM exits with it.
+/// The log level for the end of a unit that was stopped. Exit code 143 is normal: many programs exit
+/// with it after SIGTERM.
 fn stopped_level(exit: &Exit, is_expected: bool) -> Level {
     match exit {
         Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM) if is_expected => Level::Debug,
         _ => Level::Warn,
     }
+}
+
+const fn give_up_consequence(hold: bool) -> &'static str {
+    if hold { "the container continues without it" } else { "stopping the container" }
 }
 
 fn seconds(duration: Duration) -> String {
@@ -359,18 +382,20 @@ fn when(pause: Duration) -> String {
     }
 }
 
-fn external_failure(shortage: ExternalCause, pause: Duration) -> String {
+fn external_failure(exit: &Exit, shortage: ExternalCause, pause: Duration) -> String {
     let why = match shortage {
         ExternalCause::Processes => {
-            "the container's process limit was reached: end processes (`ps -eo user,pid,comm`), or raise --pids-limit or `ulimit -u`"
+            "the container's process limit was reached, or nearly reached: end processes (`ps -eo user,pid,comm`), or raise --pids-limit or `ulimit -u`"
         }
         ExternalCause::UserProcesses => {
-            "the user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
+            "the user's process limit was reached (it counts the user's processes in all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
         }
         ExternalCause::Memory => {
-            "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit (docker run --memory, limits.memory of a pod)"
+            "out of memory (OOM kill, or no memory for a new process): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit (docker run --memory, limits.memory of a pod)"
         }
         ExternalCause::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
+        // The failure already names the port.
+        ExternalCause::Port(_) if matches!(exit, Exit::NotStarted(_)) => return "looking for the owner".to_owned(),
         ExternalCause::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),
     };
     let further = if pause.as_millis() == 0 { "" } else { "; will keep retrying" };
@@ -397,6 +422,18 @@ mod tests {
         for notice in [rolling_back(None), Notice::Ended { code: 0, why: None }, Notice::PrepareSlow] {
             assert_eq!(unit(&notice), None, "{notice:?}");
         }
+    }
+
+    #[test]
+    fn message_about_give_up_fits_a_single_failure() {
+        let text = |failures| {
+            let (name, within) = ("slurmd".to_owned(), Duration::from_secs(60));
+            Notice::GaveUp { name, failures, within, last: Exit::Code(1), hold: true }.to_string()
+        };
+        assert_eq!(text(1), "slurmd failed (it exited with code 1); the container continues without it");
+        assert!(
+            text(5).starts_with("slurmd has failed too often (failures within 60 s: 5; last: exited with code 1); ")
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The messages on the control socket, through which an operator sends requests to PID 1.
+//! The messages on the control socket, through which slurminit's commands send requests to PID 1.
 //!
-//! A stream socket in the run directory, accessible to root only. A client sends one line of JSON, a [`Request`], and gets one line back,
-//! a [`Reply`]. Log lines may follow; then the connection ends.
+//! A stream socket in the run directory, accessible to root only. A client sends one line of JSON, a [`Request`], and receives one line, a [`Reply`].
+//! Log lines may follow; then the connection ends.
 //!
-//! Anyone who can open the socket can send requests, so they are untrusted until parsed.
+//! Requests are untrusted until parsed.
 
 use std::path::{Path, PathBuf};
 
@@ -19,31 +19,31 @@ pub fn socket(run_directory: &Path) -> PathBuf {
 /// The maximum length of a request in bytes, including its newline.
 pub const MAX_REQUEST_BYTES: usize = 4096;
 
-/// A request from an operator.
+/// A request from an operator, or from a program that slurmd runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verb", deny_unknown_fields)]
 pub enum Request {
-    /// Just answer, to show that PID 1 responds.
+    /// Answer without any action, to show that PID 1 responds.
     Ping,
     /// Restart a daemon or service.
     Restart {
         /// The unit's name.
         name: String,
     },
-    /// Run detection again and apply what changed.
+    /// Run detection again and apply the changes.
     Reload,
     /// Stop the container.
     Stop,
-    /// The last lines of a daemon, a service, or slurminit itself.
+    /// The last log lines of a daemon, a service, or slurminit itself.
     Logs {
-        /// The unit's name.
+        /// The unit's name, or `slurminit`.
         name: String,
         /// The maximum number of lines.
         lines: u32,
     },
     /// Like `Logs`, then each new line, until one side closes the connection.
     Follow {
-        /// The unit's name.
+        /// The unit's name, or `slurminit`.
         name: String,
         /// The maximum number of old lines.
         lines: u32,
@@ -59,17 +59,17 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "reply")]
 pub enum Reply {
-    /// The request is done or has begun.
+    /// The request was handled, or the stop has begun.
     Done,
     /// The restart has begun.
     Restarting {
-        /// How often the unit had been started before.
+        /// How many times the unit had been started before.
         starts: u32,
     },
     /// The reload is queued.
     Reloading {
-        /// The number of reload requests so far, including this one. The reload that serves this many requests has the
-        /// result.
+        /// The number of reload requests so far, including this one. This request is served once [`super::LastReload::serves`] is at
+        /// least this number.
         asked: u64,
     },
     /// Log lines follow until the connection ends.
@@ -83,8 +83,8 @@ pub enum Reply {
     },
 }
 
-/// Extracts the request from the bytes received so far; `None` while it is incomplete. `ended`: no more bytes will
-/// come. An error describes the defect.
+/// Extracts the request from the bytes received so far; `None` while it is incomplete. `ended`: no more bytes will come. An error states why the
+/// request is invalid.
 pub fn take_request(received: &[u8], ended: bool) -> Option<Result<Request, String>> {
     match received.iter().position(|byte| *byte == b'\n') {
         Some(end) => Some(parse(received.get(..end).unwrap_or_default())),
@@ -110,7 +110,7 @@ pub fn line(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// Splits an answer into the reply and what follows it.
+/// Splits an answer into the reply and the bytes after it.
 ///
 /// # Errors
 /// The first line is not a reply.

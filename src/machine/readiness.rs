@@ -1,7 +1,7 @@
 //! The readiness checks of a starting unit: a socket check, or the unit's command.
 //!
-//! A command belongs to one start of its unit: it is killed when the unit stops, dies or exceeds the command's deadline, and the result of
-//! a previous start's command is ignored.
+//! A command belongs to one start of its unit: it is killed when the unit stops or dies, or when the command exceeds its deadline. The
+//! result of a previous start's command is ignored.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use super::step::Step;
 use super::unit::{State, Unit};
 use super::{Child, Effect, Exit, Moment};
 
-/// The next check.
+/// The state of a starting unit's checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
     /// When the next check is due, or the deadline of the command that runs.
     at: Moment,
     /// The pause before the next check.
     pause: Duration,
-    /// The time limit of the next command.
+    /// The time limit of the command's next run.
     limit: Duration,
-    /// Whether the command runs.
+    /// Whether the command is running.
     is_command_running: bool,
 }
 
-/// The pause between two socket checks, each of which takes about 50 microseconds.
+/// The shortest pause between two checks. A check of a socket takes about 50 microseconds.
 const CHECK_PAUSE: Duration = Duration::from_millis(1);
 /// After this time the start counts as slow, and the pauses grow.
 const SLOW_START_AFTER: Duration = Duration::from_millis(200);
-/// The longest pause between two socket checks.
+/// The longest pause between two checks of a socket.
 const MAX_CHECK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause after a command has failed. The pauses start at [`CHECK_PAUSE`] and double.
 const MAX_COMMAND_PAUSE: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ impl Check {
             self.at = step.now + MAX_COMMAND_PAUSE;
             step.kill_task(probe);
         } else if step.is_running(probe) {
-            // This was the command of a previous start, which was killed.
+            // The command of a previous start was sent SIGKILL, but has not ended yet.
             self.at = step.now + MAX_COMMAND_PAUSE;
         } else {
             (self.is_command_running, self.at) = (true, step.now + self.limit);
@@ -70,7 +70,7 @@ impl Check {
 }
 
 impl Unit {
-    /// Checks whether a starting unit is ready, if that is due.
+    /// Checks whether a starting unit is ready, if a check is due.
     pub(super) fn check_readiness(&mut self, step: &mut Step) {
         let (id, is_command) = (self.id, matches!(self.spec.readiness, ReadinessTest::Command(_)));
         let State::Starting { since, check, .. } = &mut self.state else { return };
@@ -84,7 +84,7 @@ impl Unit {
         }
     }
 
-    /// Handles the end of the readiness command. Returns whether the command found this start of the unit ready.
+    /// Handles the end of the readiness command. Returns whether the command, if it belongs to the unit's present start, succeeded.
     pub(super) fn probe_ended(&mut self, exit: &Exit, now: Moment) -> bool {
         match &mut self.state {
             State::Starting { check, .. } if check.is_command_running => {

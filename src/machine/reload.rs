@@ -1,4 +1,4 @@
-//! The reload: detect again, install, and apply the changes with the least disruption.
+//! The reload: detect again, install, and apply the changes with the least disruption. The main stages:
 //!
 //! ```text
 //! Idle ─> Preparing ─┬─> nothing changed, or refused ──────────────────────────────> Idle
@@ -11,10 +11,12 @@
 //! Only the controller's container reconfigures the cluster. A compute container sends SIGHUP to its slurmd, and a login
 //! container does neither.
 //!
-//! `Finishing` comes before `Watching` and before `Idle`: the accounting database gets accounts, and a test job runs ([`super::finishing`]).
+//! `Finishing`, which the diagram omits, comes before `Watching`, or before `Idle` if nothing changed: it creates the accounts in the
+//! accounting database and, after a change, runs a test job ([`super::finishing`]).
 //!
-//! Nothing is restarted before the preparation has validated and installed all files. If a daemon dies twice with the new
-//! files, or the node does not become usable, the previous files are restored.
+//! Nothing is restarted before the preparation has validated and installed all files. If slurmctld and slurmd die twice in total with
+//! the new files, the previous files are restored. If the cluster does not become ready, or the test job fails, the previous files are restored
+//! only if the node was usable with them.
 //!
 //! Every transition takes the stage out of [`Reload`], with the [`Work`] that it owns, and puts the next one back.
 
@@ -49,12 +51,12 @@ impl Reload {
         self.next = Some(cause);
     }
 
-    /// Schedules a reload, because a file in the operator's directory was written. More writes may follow.
+    /// Schedules a reload, because a file in the operator's directory has changed. More changes may follow.
     pub(super) fn note_change(&mut self, now: Moment) {
         self.settle = Some(now + SETTLE);
     }
 
-    /// The files to restore, and the unit that died with the new ones.
+    /// The files to restore, and the unit that died with the new ones, if one did.
     pub(super) fn rollback_files_and_cause(&self) -> (&[String], Option<UnitId>) {
         match &self.stage {
             Stage::Restoring { work, .. } => {
@@ -75,7 +77,9 @@ impl Reload {
             Stage::Preparing { until } if now >= until => {
                 cluster.step.kill_task(Child::Reload);
                 let limit = cluster.policy.prepare_timeout();
-                let text = format!("the preparation timed out after {limit:?}, probably because of a driver or a disk");
+                let text = format!(
+                    "the preparation timed out after {limit:?}, probably because a driver or disk is slow or hangs; run `slurminit detect`, or raise prepare_timeout"
+                );
                 cluster.step.start_task(Child::Reopen);
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
@@ -103,7 +107,7 @@ impl Reload {
         }
     }
 
-    /// Begins the next reload, if one was requested and nothing more important is under way.
+    /// Begins the next reload, if one was requested and no other reload or helper is running.
     fn begin(&mut self, cluster: &mut Cluster) {
         let is_idle = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
         let (own, last) =
@@ -119,10 +123,10 @@ impl Reload {
         cluster.step.start_task(Child::Reload);
     }
 
-    /// Handles a message of a reload's preparation, and returns any other message.
+    /// Handles a message of `prepare --reload` or `prepare --restore`, and returns any other message.
     pub(super) fn handle_message(&mut self, message: PrepareEvent, cluster: &mut Cluster) -> Option<PrepareEvent> {
         match (&mut self.stage, message) {
-            // The preparation reports the cause of the death before it writes anything.
+            // `prepare --restore` reports the cause of the death before it restores the files.
             (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) => {
                 if let Some(rollback) = &mut work.rollback {
                     rollback.why = format!("{}: {}; fix: {}", rollback.why, finding.what, finding.fix);
@@ -140,7 +144,7 @@ impl Reload {
         None
     }
 
-    /// Begins to apply the new files, which are installed.
+    /// Begins to apply the new files, which are already installed.
     fn begin_applying(&mut self, prepared: Prepared, cluster: &mut Cluster) -> Stage {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
         let usable = |report: &NodeReport| {
@@ -182,7 +186,7 @@ impl Reload {
                 cluster.step.start_task(Child::Reconfigure);
                 Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE_TIMEOUT, work }
             }
-            // `scontrol reconfigure` needs a working slurmctld.
+            // `scontrol reconfigure` requires a working slurmctld, and SIGHUP requires a ready slurmd.
             Apply::Reconfigure | Apply::Restart => apply::stop_slurm(work, cluster),
         }
     }
@@ -190,9 +194,9 @@ impl Reload {
     /// Handles the end of a child of the reload.
     pub(super) fn exited(&mut self, child: Child, exit: &Exit, cluster: &mut Cluster) {
         self.stage = match (std::mem::take(&mut self.stage), child) {
-            // The preparation's messages were read before its death. If the stage has not changed, it died without a final message.
+            // The preparation's messages are read before its end is handled. If the stage has not changed, there was no final message.
             (Stage::Preparing { .. }, Child::Reload) => {
-                let text = format!("the preparation {exit}; see its output above");
+                let text = format!("the preparation {exit}; see its output in the container's log");
                 cluster.step.start_task(Child::Reopen);
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
@@ -210,7 +214,7 @@ impl Reload {
         };
     }
 
-    /// Starts the next helper, now that the daemons run with the new files; ends the reload if there is none.
+    /// Starts the next helper once the files are applied; finishes the reload if there is none.
     fn run_next_helper(&mut self, previous: Option<Child>, work: Work, cluster: &mut Cluster) -> Stage {
         match cluster.start_helper(previous, work.apply != Apply::Nothing) {
             Some(helper) => Stage::Finishing { helper, work },
@@ -222,14 +226,16 @@ impl Reload {
     pub(super) fn helper_ended(&mut self, child: Child, jobs_run: bool, cluster: &mut Cluster) {
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Finishing { work, .. } if jobs_run => self.run_next_helper(Some(child), work, cluster),
-            Stage::Finishing { work, .. } => {
-                self.undo("jobs cannot run with the new files; see the error of test-job".to_owned(), work, cluster)
-            }
+            Stage::Finishing { work, .. } => self.undo(
+                "jobs cannot run with the new files; see the error of test-job in the container's log".to_owned(),
+                work,
+                cluster,
+            ),
             stage => stage,
         };
     }
 
-    /// Records the outcome, and returns the next stage.
+    /// Logs and records the outcome, and returns the next stage.
     fn end(&mut self, outcome: Outcome, text: String, step: &mut Step) -> Stage {
         self.end_with(false, outcome, text, step)
     }

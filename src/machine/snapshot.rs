@@ -19,7 +19,7 @@ pub const STATUS_FILE: &str = "status.json";
 pub struct Status {
     /// The version of slurminit that wrote the file.
     pub version: String,
-    /// Identifies the slurminit that wrote the file, to detect one from an earlier run.
+    /// Identifies the slurminit that wrote the file, to detect a file from an earlier run.
     #[serde(flatten)]
     pub process: ProcessId,
     /// When slurminit started, in milliseconds of the monotonic clock.
@@ -34,7 +34,7 @@ pub struct Status {
 pub struct Snapshot {
     /// The phase of the container's life.
     pub phase: PhaseName,
-    /// Whether jobs can run now.
+    /// Whether the container is ready. A node that remains drained counts as ready.
     pub ready: bool,
     /// `ready`, or one line with the reason why not.
     pub why: String,
@@ -60,17 +60,17 @@ pub struct UnitSnapshot {
     pub state: UnitState,
     /// When this state began, in milliseconds since slurminit started; only for `starting` and `ready`.
     pub since_ms: Option<u64>,
-    /// The PID of the main process; set by the supervisor.
+    /// The PID of the main process, which only the supervisor adds.
     pub pid: Option<i32>,
-    /// How often the unit was started.
+    /// How many times the unit has been started.
     pub starts: u32,
-    /// How often the unit was restarted.
+    /// How many times the unit has been restarted.
     pub restarts: u32,
-    /// Whether the container ends if the unit cannot be kept alive.
+    /// Whether the container exits if this unit is given up, unless `on_give_up` is `hold`.
     pub essential: bool,
     /// How the unit's last process ended.
     pub last_exit: Option<LastExit>,
-    /// Why slurminit stopped the last process; `None` if it ended by itself.
+    /// Why slurminit stopped the last process; `None` if it ended by itself, or because the container stops.
     pub last_exit_why: Option<StopReason>,
     /// The end of the last process, in milliseconds since slurminit started.
     pub last_exit_ms: Option<u64>,
@@ -120,7 +120,7 @@ pub enum LastExit {
 /// Why slurminit stopped a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// An operator requested a restart.
+    /// An operator requested a restart, or a reload restarted the process.
     #[serde(rename = "a restart was requested")]
     RestartRequested,
     /// The process ran but did not become ready.
@@ -170,7 +170,9 @@ impl Machine {
         let missing = cluster.iter().find(is_missing);
         let (phase, why) = match &self.phase {
             Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook is running".to_owned())),
-            Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),
+            Phase::Prepare { .. } => {
+                (PhaseName::Preparing, Some("GPUs are being detected and Slurm's files written".to_owned()))
+            }
             Phase::Stop(_) | Phase::End => (PhaseName::Stopping, Some("the container is stopping".to_owned())),
             Phase::Boot { .. } => (PhaseName::Starting, None),
             Phase::Serve => (PhaseName::Ready, None),
@@ -179,7 +181,7 @@ impl Machine {
         let why = why.or_else(|| self.node_problem());
         let why = why.or_else(|| match self.phase {
             Phase::Boot { helper: Some(Helper { child: Child::TestJob, .. }), .. } => {
-                Some("a test job runs".to_owned())
+                Some("a test job is running".to_owned())
             }
             Phase::Boot { helper: Some(_), .. } => Some("the accounts of slurminit.toml are being created".to_owned()),
             _ => None,
@@ -200,7 +202,10 @@ impl Machine {
     fn why_missing(&self, unit: &Unit) -> String {
         let failed =
             unit.failed_dependency.map(|id| format!(": its dependency {} has failed", self.cluster.units[id].name()));
-        format!("{} is {}{}", unit.name(), public_state(unit.state()).0, failed.unwrap_or_default())
+        match public_state(unit.state()).0 {
+            UnitState::GivenUp => format!("{} failed too often, and is not restarted", unit.name()),
+            state => format!("{} is {state}{}", unit.name(), failed.unwrap_or_default()),
+        }
     }
 
     fn node_problem(&self) -> Option<String> {
@@ -210,7 +215,7 @@ impl Machine {
         Some(match &self.cluster.node.report {
             _ if self.setup.jobs == JobCare::OtherContainers => "the controller has not responded".to_owned(),
             Some(report) => format!("the node is {report}"),
-            None => "the node has not registered".to_owned(),
+            None => "the controller has not reported the node's state".to_owned(),
         })
     }
 }

@@ -9,7 +9,7 @@ use super::{Child, Effect, Moment, Notice};
 pub(super) struct Step {
     pub(super) now: Moment,
     effects: Vec<Effect>,
-    /// slurminit's own helper processes that are alive.
+    /// The running children other than the units and the command.
     tasks: BTreeSet<Child>,
     random: u64,
 }

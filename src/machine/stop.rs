@@ -1,6 +1,7 @@
-//! The ordered stop: the command and the jobs, then the daemons in reverse order, then all remaining processes.
+//! The ordered stop: the command and the jobs, then the daemons and services in reverse start order, then all remaining processes.
 //!
-//! All deadlines are parts of one budget ([`StopBudget`]). Only a second stop signal kills a daemon that had no time to save.
+//! All deadlines up to the final SIGKILL are parts of one budget ([`StopBudget`]). Every daemon has time to save its state, unless a second stop
+//! signal arrives.
 
 use std::time::Duration;
 
@@ -22,42 +23,42 @@ pub(super) struct Stop {
     why: Option<Notice>,
     /// Whether the container stops only because the command ended.
     by_command: bool,
-    /// The deadline at which all remaining processes get SIGKILL.
+    /// The deadline at which all remaining processes are sent SIGKILL.
     until: Moment,
-    /// Whether the stop was requested a second time: nothing has time to end by itself.
+    /// Whether the stop was requested a second time, so that no process gets time to end by itself.
     is_hurried: bool,
     budget: StopBudget,
-    /// Whether jobs were notified and are still running.
+    /// Whether jobs were notified and may still be running.
     jobs_left: bool,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The command, a hook and the jobs end first, because they use the daemons. The jobs are notified once the command has ended,
-    /// but no later than `notify_at`, which is `None` if they were notified or cannot be. `command_kill_at` is `None` once the
-    /// command has ended or got SIGKILL. Jobs left at `until` are killed with everything else.
+    /// The command and the jobs end first, because they use the daemons; a running hook also ends here. The jobs are notified once the command has
+    /// ended, but no later than `notify_at`, which is `None` if they were notified or will not be. `command_kill_at` is `None` once the command or
+    /// hook has ended or was sent SIGKILL. Jobs that are still running at `until` are killed with all other processes.
     Work { command_kill_at: Option<Moment>, notify_at: Option<Moment>, until: Moment },
-    /// Each unit ends once no running unit depends on it.
+    /// Each unit is sent SIGTERM once all units that depend on it have ended.
     Units { all_at: Moment },
-    /// Every unit got SIGTERM, whatever depends on it.
+    /// Every unit was sent SIGTERM, whatever depends on it.
     AllUnits { kill_at: Moment },
-    /// Everything else ends: job steps, orphans.
+    /// All other processes end: job steps, orphans.
     Remaining { kill_at: Moment },
-    /// SIGKILL was sent to everything left, at least once.
+    /// SIGKILL was sent to all remaining processes, at least once.
     Killing { again_at: Moment, give_up_at: Moment },
 }
 
-/// The command's longest share of the stop timeout, in eighths: 5 s of 8 s.
+/// The longest share of the stop timeout that the command can use in a cluster, in eighths: 5 s of the default 8 s.
 const COMMAND_EIGHTHS: u32 = 5;
-/// How long job steps have from SIGTERM to SIGKILL. They ignore SIGTERM and were notified before.
+/// How long the remaining processes have from SIGTERM to SIGKILL if jobs are left: their slurmstepd ignores SIGTERM, and the jobs were notified
+/// before.
 const REMAINING_GRACE_AFTER_JOBS: Duration = Duration::from_millis(200);
 /// How long orphans have from SIGTERM to SIGKILL, at most.
 const REMAINING_GRACE: Duration = Duration::from_secs(2);
-/// How often SIGKILL is repeated: a fork bomb makes new processes, and children of a killed process are reparented to
-/// slurminit.
+/// The interval at which SIGKILL is repeated: a fork bomb creates new processes, and children of a killed process are reparented to slurminit.
 const KILL_INTERVAL: Duration = Duration::from_millis(50);
-/// A process in uninterruptible sleep does not react to SIGKILL; the kernel ends it when PID 1 exits.
+/// How long PID 1 waits for killed processes. A process in uninterruptible sleep dies only when its system call returns.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Stop {
@@ -87,7 +88,7 @@ impl Machine {
         self.begin_stop(code, Some(why));
     }
 
-    /// Begins the stop. If a failure caused it, `why` describes it and is repeated as the last message.
+    /// Begins the stop. If a failure caused the stop, `why` describes the failure, and is repeated in the last message.
     pub(super) fn begin_stop(&mut self, code: u8, why: Option<Notice>) {
         if self.is_stopping() {
             return;
@@ -124,7 +125,7 @@ impl Machine {
         if self.cmd == Cmd::Waiting {
             self.cmd = Cmd::None;
         }
-        // The signal that requested the stop was already passed on.
+        // A signal that requested the stop was already passed on to the command.
         if self.cmd == Cmd::Running && !step.has_effect(&Effect::Signal(Child::Cmd, libc::SIGTERM)) {
             step.signal(Child::Cmd, libc::SIGTERM);
             step.push(Effect::Continue(Child::Cmd));
@@ -158,7 +159,7 @@ impl Machine {
         let Cluster { units, step, .. } = &mut self.cluster;
         let now = step.now;
         let late = now >= stop.until;
-        // A unit that was already stopping for a restart keeps its own deadline, whatever the stage.
+        // A unit that was already stopping for a restart keeps its own deadline until all units are killed.
         units.iter_mut().filter(|unit| unit.is_stopping()).for_each(|unit| unit.advance(step));
         match stage {
             Stage::Work { .. } => self.advance_work(),
@@ -178,7 +179,7 @@ impl Machine {
                     let grace = if jobs_left { REMAINING_GRACE_AFTER_JOBS } else { REMAINING_GRACE };
                     self.enter_stage(Stage::Remaining { kill_at: now + grace });
                 } else if kill {
-                    // Units that survived SIGKILL are left to the last stage.
+                    // The last stage waits for the units that were just killed, and repeats SIGKILL.
                     self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_TIMEOUT });
                 }
             }
@@ -230,7 +231,7 @@ impl Machine {
                 self.enter_units();
             }
         } else if is_last_moment {
-            // After a second stop signal, its own message already gives the reason.
+            // After a second stop signal, the message about that signal already gives the reason.
             if !is_hurried {
                 step.report(Notice::JobsNotAccountedAtStop);
             }
@@ -245,7 +246,7 @@ impl Machine {
         self.enter_stage(Stage::Units { all_at });
     }
 
-    /// Notifies jobs of the stop, if the cluster is up. A controller without a node only records the next job ID.
+    /// Notifies jobs of the stop, if the cluster is up. In a container with slurmctld but without a node, the helper only records the next job ID.
     fn notify_jobs(&mut self) {
         let Cluster { units, node, step, job_care, .. } = &mut self.cluster;
         let required_daemon = match job_care {
@@ -292,7 +293,7 @@ impl Machine {
     }
 }
 
-/// Stops all units at once; if `kill`, they get SIGKILL. Returns whether none was alive.
+/// Stops all units at once, with SIGKILL if `kill`. Returns whether no unit's process is left.
 fn stop_at_once(units: &mut Units, step: &mut Step, kill: bool) -> bool {
     for unit in units.iter_mut() {
         if unit.is_running() {

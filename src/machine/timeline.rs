@@ -20,7 +20,7 @@ pub struct Span {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// The pre-start hook of this number, counted from 1.
+    /// The pre-start hook with this number, counted from 1.
     Hook(usize),
     /// The preparation as a whole.
     Prepare,
@@ -32,9 +32,9 @@ pub enum Part {
     Files,
     /// A daemon or service, from its start until it is ready.
     Unit(String),
-    /// Accounting for the jobs of the container's previous run.
+    /// Requeueing the jobs that were lost when the container's previous run ended.
     Jobs,
-    /// Querying the controller until the node is usable.
+    /// Querying the controller until the node is usable or remains drained.
     Node,
     /// The test job.
     TestJob,

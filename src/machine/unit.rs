@@ -21,7 +21,7 @@ pub struct Unit {
     pub id: UnitId,
     /// The unit's definition.
     pub spec: Spec,
-    /// The units that must be ready first and must outlive this one.
+    /// The units that must be ready before this unit starts, and must outlive it.
     pub(super) dependencies: Vec<UnitId>,
     pub(super) state: State,
     starts: u32,
@@ -47,7 +47,7 @@ pub(super) struct End {
     pub(super) exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.
     pub(super) intent: Option<RestartIntent>,
-    /// How the unit failed to answer, if that was the reason.
+    /// How the unit failed to answer, if slurminit stopped it for that reason.
     pub(super) unresponsive_reason: Option<String>,
 }
 
@@ -56,19 +56,19 @@ pub(super) struct End {
 pub(super) enum RestartIntent {
     /// The unit is not restarted.
     NoRestart,
-    /// The unit is restarted because it did not become ready. This counts as a failure.
+    /// The unit did not become ready. This counts as a failure; its restart policy decides whether it is restarted.
     NotReady,
     /// The unit is restarted because it did not respond. A user may have caused that, so it does not count as a
     /// failure.
     Unresponsive,
-    /// The unit is restarted on request.
+    /// The unit is restarted on request, or by a reload.
     Requested,
 }
 
 /// The state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The unit waits for other units or for the preparation.
+    /// The unit waits for other units or for a gate, such as the end of the preparation.
     Waiting,
     /// The process is alive but not ready yet.
     Starting { since: Moment, check: Check, until: Moment, is_reported: bool },
@@ -76,9 +76,9 @@ pub(super) enum State {
     Ready { since: Moment },
     /// The process was sent SIGTERM. SIGTERM is repeated at `next_sigterm`; SIGKILL follows at the deadline.
     Stopping { since: Moment, deadline: Moment, next_sigterm: Option<Moment>, killed: bool, intent: RestartIntent },
-    /// The unit failed and is started again at this moment.
+    /// The unit failed. It is started again after this moment, once its dependencies are ready.
     BackingOff { until: Moment },
-    /// The unit ended and is not started again.
+    /// The unit ended, or its start was canceled. It is not started again, except on request or by a reload.
     Finished,
     /// The unit failed too often.
     GivenUp,
@@ -86,13 +86,13 @@ pub(super) enum State {
 
 /// After this time the start is logged as slow.
 const SLOW_START: Duration = Duration::from_secs(2);
-/// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
+/// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. All
 /// daemons tolerate a second SIGTERM. A service may treat a second one as a request to abort, and gets only one.
 const SIGTERM_INTERVAL: Duration = Duration::from_millis(100);
 /// The time from SIGTERM to SIGKILL of a database that is still starting. A SIGTERM in its first second can make
 /// mariadbd hang (11.8). It has no clients yet, and InnoDB recovers from SIGKILL.
 const STARTING_DATABASE_STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often SIGKILL is repeated.
+/// The interval at which SIGKILL is repeated.
 const KILL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Unit {
@@ -121,7 +121,7 @@ impl Unit {
         self.spec.name.clone()
     }
 
-    /// How often the unit was started.
+    /// How many times the unit has been started.
     pub fn starts(&self) -> u32 {
         self.starts
     }
@@ -131,7 +131,7 @@ impl Unit {
         self.has_been_ready
     }
 
-    /// Whether the unit is this Slurm daemon.
+    /// Whether the unit is this daemon.
     pub fn is(&self, name: DaemonName) -> bool {
         self.spec.daemon == Some(name)
     }
@@ -179,7 +179,7 @@ impl Unit {
         self.is_running() || self.is_stopping()
     }
 
-    /// Whether the unit ended and need not run again.
+    /// Whether the unit has ended, and its restart policy does not start it again.
     pub(super) fn has_finished(&self) -> bool {
         self.state == State::Finished
     }
@@ -196,7 +196,7 @@ impl Unit {
         self.has_succeeded() || self.is_ready() && !is_one_shot
     }
 
-    /// Whether the unit may start as soon as the units it needs are ready.
+    /// Whether the unit may start as soon as its gate is open and the units it needs are ready.
     pub(super) fn is_due(&self, now: Moment) -> bool {
         match self.state {
             State::Waiting => true,
@@ -221,7 +221,7 @@ impl Unit {
         self.state = State::Waiting;
     }
 
-    /// Starts the unit's process. `limit`: how long a readiness command may take.
+    /// Starts the unit's process. `limit`: how long the first run of a readiness command may take.
     pub(super) fn start(&mut self, limit: Duration, step: &mut Step) {
         let (since, until) = (step.now, step.now + self.spec.ready_timeout);
         self.state = State::Starting { since, check: Check::new(since, limit), until, is_reported: false };
@@ -230,7 +230,7 @@ impl Unit {
         step.push(Effect::Spawn(Child::Unit(self.id)));
     }
 
-    /// Marks the unit as ready; ignored, with the result `false`, unless the unit is starting.
+    /// Marks a starting unit as ready and returns `true`. In any other state, does nothing and returns `false`.
     pub(super) fn mark_ready(&mut self, step: &mut Step) -> bool {
         let State::Starting { since, .. } = self.state else { return false };
         self.state = State::Ready { since: step.now };
@@ -245,7 +245,8 @@ impl Unit {
         match &mut self.state {
             State::Starting { since, until, .. } if now >= *until => {
                 let after = now.saturating_sub(*since);
-                step.report(Notice::NeverReady { name: self.name(), after });
+                let restarts = self.spec.restart != RestartPolicy::Never;
+                step.report(Notice::NeverReady { name: self.name(), after, restarts });
                 self.stop(RestartIntent::NotReady, step);
             }
             State::Starting { since, until, is_reported, .. } => {
@@ -282,14 +283,14 @@ impl Unit {
         step.signal(Child::Unit(self.id), libc::SIGCONT);
     }
 
-    /// Moves the SIGKILL of a stopping unit forward to `at`.
+    /// Moves the time of a stopping unit's SIGKILL to `at`, unless SIGKILL is already due earlier.
     pub(super) fn kill_by(&mut self, at: Moment) {
         if let State::Stopping { deadline, killed: false, .. } = &mut self.state {
             *deadline = at.min(*deadline);
         }
     }
 
-    /// Makes a unit that is not running never start again, because the container stops.
+    /// Marks a unit that has yet to start as finished, because the container stops.
     pub(super) fn cancel(&mut self) {
         if let State::Waiting | State::BackingOff { .. } = self.state {
             self.state = State::Finished;
@@ -297,7 +298,7 @@ impl Unit {
     }
 
     /// Restarts the unit without recording a failure; dependent units keep running. A unit that is not running starts
-    /// once its dependencies are ready.
+    /// once its gate is open and its dependencies are ready.
     pub(super) fn restart(&mut self, step: &mut Step) {
         self.forget_failures();
         step.report(Notice::RestartRequested { name: self.name() });
@@ -309,7 +310,7 @@ impl Unit {
     }
 }
 
-/// The pause after `times` events: none, `first`, twice that, and so on up to `limit`.
+/// The pause after `times` events: none after 0, `first` after 1, then doubling up to `limit`.
 pub(super) fn exponential_backoff(times: u32, first: Duration, limit: Duration) -> Duration {
     let Some(doubled) = times.checked_sub(1) else { return Duration::ZERO };
     first.saturating_mul(1_u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(limit)

@@ -11,12 +11,12 @@ use super::step::Step;
 use super::unit::{RestartIntent, Unit};
 use model::unit::Spec;
 
-/// A unit's index. Only [`Units`] creates these.
+/// A unit's index. [`Units`] creates the indices; a deserialized one may refer to no unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(pub(crate) usize);
 
-/// All daemons and services. Only this type creates a [`UnitId`], so every ID refers to a unit.
+/// All daemons and services, in start order.
 #[derive(Debug)]
 pub struct Units(Vec<Unit>);
 
@@ -52,7 +52,7 @@ impl Units {
         self.daemons(name).next()
     }
 
-    /// The instances of a daemon: for slurmd, one for each simulated node.
+    /// The instances of a daemon: at most one, except that each simulated node has a slurmd.
     pub(super) fn daemons(&self, name: DaemonName) -> impl Iterator<Item = &Unit> {
         self.iter().filter(move |unit| unit.is(name))
     }
@@ -70,12 +70,13 @@ impl Units {
         self.daemon(name).is_some_and(Unit::is_ready)
     }
 
-    /// The daemons that read Slurm's files.
+    /// slurmctld and each slurmd of this container.
     pub(super) fn slurm(&self) -> Vec<UnitId> {
         self.iter().filter(|unit| unit.reads_slurms_files()).map(|unit| unit.id).collect()
     }
 
-    /// The container's exit code if the unit cannot be kept alive. Jobs do not end because accounting is down.
+    /// The container's exit code if the unit is given up; `None` if the container continues without it. A running cluster does not need accounting,
+    /// so the container does not exit if accounting fails.
     pub(super) fn essential_exit_code(&self, unit: &Unit) -> Option<u8> {
         unit.spec.essential.filter(|_| !(unit.is_for_accounting() && self.was_controller_ready()))
     }
@@ -85,8 +86,7 @@ impl Units {
         self.daemon(DaemonName::Slurmctld).is_some_and(Unit::has_been_ready)
     }
 
-    /// Whether every dependency of this unit is ready, or has ended with 0. slurmctld needs accounting only until it
-    /// has been ready once.
+    /// Whether every dependency of this unit is ready, or has exited with code 0. slurmctld needs accounting only until it has been ready once.
     pub(super) fn are_dependencies_ready(&self, id: UnitId) -> bool {
         let is_controller = self[id].is(DaemonName::Slurmctld);
         let is_waived = |other: &Unit| is_controller && other.is_for_accounting() && self.was_controller_ready();
@@ -103,8 +103,7 @@ impl Units {
         self[id].failed_dependency = failed;
     }
 
-    /// Stops these units in reverse start order: each one once none of the others that depend on it is alive. Returns whether all
-    /// have ended.
+    /// Stops these units in reverse start order: each one once all of these units that depend on it have ended. Returns whether all have ended.
     pub(super) fn stop_in_order(&mut self, ids: &[UnitId], intent: RestartIntent, step: &mut Step) -> bool {
         for id in ids {
             let is_needed = ids.iter().any(|other| self[*other].is_alive() && self[*other].dependencies.contains(id));

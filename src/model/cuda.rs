@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// The major releases, and the oldest driver for each (NVIDIA's "CUDA Toolkit Release Notes", minor version compatibility).
+/// The major releases, and the oldest driver for each (NVIDIA's "CUDA Toolkit Release Notes"): for CUDA 11 that of 11.4 Update 1, for the others that
+/// of minor version compatibility.
 const OLDEST_DRIVERS: [(u32, &str); 3] = [(11, "470.57.02"), (12, "525.60.13"), (13, "580")];
 
 /// The oldest driver for a major release. For an unknown release, this is the driver for the nearest known one.
@@ -13,7 +14,8 @@ pub fn oldest_driver(major: u32) -> &'static str {
     OLDEST_DRIVERS.iter().find(|(release, _)| *release == known).map_or("", |(_, driver)| driver)
 }
 
-/// The newest major release that a driver of this version supports, 0 if it supports none of them; `None` if the text is not a version.
+/// The newest major release that a driver of this version supports; 0 if the driver is too old for all known releases; `None` if the text is not a
+/// version.
 pub fn newest_major(driver: &str) -> Option<u32> {
     let driver = numbers(driver)?;
     let supports = |(_, oldest): &&(u32, &str)| numbers(oldest).is_some_and(|oldest| driver >= oldest);
@@ -41,7 +43,7 @@ impl fmt::Display for UnmetCondition {
 }
 
 /// The first condition of `NVIDIA_REQUIRE_CUDA` that a driver with these versions does not meet; `None` if the driver meets all conditions
-/// of any alternative. Blanks separate the alternatives, and commas the conditions of each. Unknown conditions and versions count as met.
+/// of at least one alternative. Blanks separate the alternatives, and commas the conditions of each. Unknown conditions and versions count as met.
 pub fn unmet_condition(requirement: &str, cuda: Option<&str>, driver: Option<&str>) -> Option<UnmetCondition> {
     let mut first = None;
     for alternative in requirement.split_whitespace() {

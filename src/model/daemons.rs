@@ -10,11 +10,11 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::value;
 use crate::liveness_test::LivenessTest;
 
-/// The daemons of Slurm and munge.
+/// The daemons that slurminit can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonName {
-    /// The authentication daemon of munge.
+    /// munge's authentication daemon.
     Munged,
     /// The accounting database.
     Mariadbd,
@@ -26,7 +26,7 @@ pub enum DaemonName {
     Slurmd,
     /// The REST API.
     Slurmrestd,
-    /// slurminit's GPU agent.
+    /// slurminit's agent, which monitors GPUs, memory and directories.
     Agent,
     /// slurminit's server for the metrics and the web page.
     Metrics,
@@ -48,7 +48,7 @@ impl DaemonName {
         Self::Sshd,
     ];
 
-    /// The program's name.
+    /// The daemon's name in logs and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Munged => "munged",
@@ -119,7 +119,7 @@ pub struct DaemonSettings {
     pub restart: Option<RestartPolicy>,
 }
 
-/// A process that the operator runs beside Slurm.
+/// A process that the operator runs alongside Slurm.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
@@ -131,7 +131,7 @@ pub struct Service {
     /// The user to run as; `None` means root.
     #[serde(default)]
     pub user: Option<String>,
-    /// Daemons and services that must be ready first.
+    /// Daemons and services that must be ready before this service starts.
     #[serde(default)]
     pub after: Vec<String>,
     /// When the service counts as ready; `None` means as soon as it runs.
@@ -143,13 +143,13 @@ pub struct Service {
     /// When the service is restarted.
     #[serde(default)]
     pub restart: RestartPolicy,
-    /// Whether the container exits if the service gives up.
+    /// Whether the container exits if slurminit gives up restarting the service, unless `supervise.on_give_up` is `hold`.
     #[serde(default)]
     pub essential: bool,
     /// Variables added to the environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// The time from SIGTERM to SIGKILL; `None` means the same as for the daemons.
+    /// The time from SIGTERM to SIGKILL; `None` means `supervise.stop_timeout`.
     #[serde(default, deserialize_with = "value::optional_seconds")]
     pub stop_timeout: Option<Duration>,
 }
@@ -161,7 +161,7 @@ pub enum RestartPolicy {
     /// The process is restarted after every exit.
     #[default]
     Always,
-    /// The process is restarted if it exits with a code other than 0, or is killed by a signal.
+    /// The process is restarted if it exits with a code other than 0, is killed by a signal, does not become ready, or stops responding.
     OnFailure,
     /// The process is not restarted.
     Never,
@@ -222,9 +222,9 @@ impl<'de> Deserialize<'de> for Readiness {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hooks {
-    /// Run one after the other, before anything else.
+    /// Run one after the other, before the preparation.
     pub pre_start: Vec<Hook>,
-    /// Run on each node of a job, before its first process there.
+    /// Run on each node of a job, before the job's first process on that node.
     pub pre_job: Vec<JobHook>,
     /// Run on each node of a job, after the job.
     pub post_job: Vec<JobHook>,

@@ -1,8 +1,8 @@
-//! The names of the files that slurminit writes for Slurm.
+//! The names of the files that slurminit writes to Slurm's configuration directory, except slurmdbd.conf.
 
 use std::fmt;
 
-/// Slurm's files that slurminit writes.
+/// A file that slurminit writes to Slurm's configuration directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileName {
     /// slurm.conf.
@@ -23,7 +23,7 @@ pub enum FileName {
     Suspend,
     /// oci.conf.
     OciConf,
-    /// The script that srun runs before it starts a step: `CliFilterPlugins`.
+    /// The script that srun, sbatch and salloc run before they submit: `CliFilterPlugins`.
     CliFilter,
     /// The script of `MailProg`.
     Mail,

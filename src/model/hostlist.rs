@@ -12,7 +12,7 @@ pub fn names(list: &str) -> Option<Vec<String>> {
     (items(list).all(|item| !item.is_empty()) && names.iter().all(is_name)).then_some(names)
 }
 
-/// The names of one range such as `burst-[1-4]`, or the name itself; `None` for a list, and for an invalid range.
+/// The names of one range such as `burst-[1-4]`, or a single name; `None` for a list, and for an invalid name or range.
 pub fn range(text: &str) -> Option<Vec<String>> {
     (items(text).count() == 1).then(|| names(text))?
 }
@@ -26,7 +26,7 @@ pub fn expand(list: &str) -> Vec<String> {
     all
 }
 
-/// Whether the list contains this name. `ALL` contains every name.
+/// Whether the list contains this name. The list `ALL` contains every name.
 pub fn contains(list: &str, name: &str) -> bool {
     list == "ALL" || list == name || expand(list).iter().any(|item| item == name)
 }
@@ -62,7 +62,7 @@ fn expand_item(item: &str, start: &str, all: &mut Vec<String>) {
     }
 }
 
-/// The first and last number of a range, and the least number of digits.
+/// The first and last number of a range, and the minimum number of digits.
 fn bounds(range: &str) -> Option<(u32, u32, usize)> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let (first, last) = (first.trim(), last.trim());
@@ -83,6 +83,11 @@ mod tests {
         for invalid in ["a[1,b", "a,,b", "", "a[2-1]", "a[x]", "a[0-70000]"] {
             assert_eq!(expanded(invalid), None, "{invalid}");
         }
+        assert_eq!(
+            expanded("a[70000-70001]").as_deref(),
+            Some("a70000 a70001"),
+            "the count is limited, not the numbers"
+        );
         assert_eq!((range("a[1-2]").map(|names| names.len()), range("a,b"), range("")), (Some(2), None, None));
     }
 

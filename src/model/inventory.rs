@@ -1,6 +1,6 @@
-//! The result of detection: GPUs, CPUs, memory, cgroup.
+//! The result of detection: GPUs, CPUs, memory, cgroups, Slurm and the container's limits.
 //!
-//! `slurminit detect --json` prints these types; `detect` fills them and `plan` reads them.
+//! `slurminit detect --json` prints these types; `probe` fills them and `plan` reads them.
 
 mod access;
 mod condition;
@@ -47,30 +47,29 @@ pub struct Inventory {
     /// The platform that provides the kernel.
     #[serde(default)]
     pub platform: Platform,
-    /// The processors that this container may use.
+    /// The machine's processors, and the container's limits on them.
     pub cpu: Cpu,
-    /// The memory that this container may use.
+    /// The machine's memory, and the container's limit.
     pub memory: Memory,
-    /// The size of the file system of /tmp in MiB; `None` if it is not fixed.
+    /// The size of the file system of /tmp in MiB; `None` if it is not fixed or cannot be read.
     #[serde(default)]
     pub scratch_mib: Option<u64>,
     /// The cgroup hierarchy as the container sees it.
     pub cgroup: Cgroup,
     /// The installed Slurm.
     pub slurm: SlurmInstall,
-    /// Whether the container has only IPv6 addresses (besides loopback).
+    /// Whether the container has a global IPv6 address, and no IPv4 address besides loopback.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipv6_alone: bool,
-    /// Whether root may create PID and mount namespaces with a /proc of their own. Docker withholds CAP_SYS_ADMIN by
-    /// default.
+    /// Whether root may create PID and mount namespaces with a separate /proc. Docker withholds CAP_SYS_ADMIN by default.
     #[serde(default)]
     pub makes_namespaces: bool,
-    /// Whether a process may not read the memory of another process of its user (process_vm_readv(2)).
+    /// Whether a process is denied access to the memory of another process of the same user (process_vm_readv(2)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refuses_peer_memory: bool,
     /// One entry for each driver that detection found.
     pub drivers: Vec<Driver>,
-    /// The origin and access of the usable GPUs' device files.
+    /// Whether the usable GPUs' device files can be closed to other users, and are.
     #[serde(default, skip_serializing_if = "DeviceFiles::is_hosts")]
     pub device_files: DeviceFiles,
     /// N of each `/dev/nvidia-caps-imex-channels/channelN` that the container can open. A channel gives access to GPU
@@ -89,12 +88,12 @@ impl Inventory {
         if self.ipv6_alone { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
     }
 
-    /// The GPUs that jobs can get.
+    /// The GPUs that jobs can use.
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.is_usable())
     }
 
-    /// The GPUs that programs use through CUDA, whether or not jobs can get them.
+    /// The GPUs that programs use through CUDA, including GPUs that jobs cannot use.
     pub fn cuda_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda)
     }
@@ -105,16 +104,17 @@ impl Inventory {
     }
 }
 
-/// The origin and access of the GPUs' device files.
+/// Whether this container can close the usable GPUs' device files to other users, and whether they are closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceFiles {
-    /// Bind-mounted from the host (single files or its /dev).
+    /// No GPU is usable, or at least one file cannot be closed: it is the host's, its vendor's runtime does not skip closed files, or CAP_CHOWN is
+    /// missing.
     #[default]
     Hosts,
-    /// Created for this container; every user can open them.
+    /// All files were created for this container, and other users can open at least one.
     Open,
-    /// Created for this container; only root and the owner can open them.
+    /// All files were created for this container, and none is open to other users.
     Closed,
 }
 
@@ -125,11 +125,11 @@ impl DeviceFiles {
     }
 }
 
-/// The platform that provides the kernel. It determines which GPUs a container can have at all.
+/// The platform that provides the kernel. It limits which GPUs a container can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Platform {
-    /// Linux on its own machine.
+    /// Linux on a physical or virtual machine.
     #[default]
     Linux,
     /// Linux inside Windows: NVIDIA GPUs only.
@@ -151,7 +151,7 @@ pub struct Driver {
     pub cuda_version: Option<String>,
 }
 
-/// A GPU that a driver reports.
+/// A GPU that a driver reports. A value is `None` if the driver does not report it, unless its comment states another meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The vendor.
@@ -170,7 +170,7 @@ pub struct Gpu {
     pub pci_address: Option<PciAddress>,
     /// Memory in MiB: the GPU's own, or its share of the machine's memory.
     pub memory_mib: Option<u64>,
-    /// Whether the GPU uses the machine's memory, which processors use as well.
+    /// Whether the GPU uses the machine's memory, which the CPUs use as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_memory: bool,
     /// The NUMA node of the GPU's memory, if the kernel counts this memory as the machine's. Usually `None`.
@@ -179,15 +179,15 @@ pub struct Gpu {
     /// Whether the GPU is integrated into a processor and uses memory borrowed from the machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub integrated: bool,
-    /// Compute capability (`9.0`) or AMD's name of the instruction set (`gfx90a`).
+    /// Compute capability (`9.0`) or AMD's name for the instruction set (`gfx90a`).
     pub compute: Option<String>,
     /// The logical CPUs near the GPU; `None` if unknown.
     pub cpus: Option<CpuSet>,
     /// The NUMA node near the GPU; `None` if the machine reports -1.
     pub numa_node: Option<u32>,
-    /// Active NVLinks to each peer, by the peer's `index`. Empty if the driver reports none.
+    /// Active NVLinks to each peer GPU, by the peer's `index`. Links to an NVSwitch are not counted.
     pub links: BTreeMap<u32, u32>,
-    /// The MIG instances; `None` if MIG mode is off. In MIG mode jobs can use only the instances.
+    /// The MIG instances; `None` if MIG mode is off or unknown. In MIG mode jobs can use only the instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Vec<MigInstance>>,
     /// The NVLink domain that the GPU shares with GPUs of other nodes: cluster UUID and clique (GB200). `None` if there is no domain.
@@ -201,17 +201,17 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Whether jobs can get the GPU or one of its instances.
+    /// Whether jobs can use the GPU or one of its instances.
     pub fn is_usable(&self) -> bool {
         let of_instance = |instance: &MigInstance| instance.access == Access::Usable;
         self.access == Access::Usable && self.mig.as_ref().is_none_or(|mig| mig.iter().any(of_instance))
     }
 }
 
-/// A compute instance of an NVIDIA GPU in MIG (Multi-Instance GPU) mode, with memory and processors of its own.
+/// A compute instance of an NVIDIA GPU in MIG (Multi-Instance GPU) mode, with dedicated multiprocessors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
-    /// NVIDIA's name of the size: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
+    /// NVIDIA's name for the size of the instance: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
     pub profile: Option<String>,
     /// The name that CUDA uses: `MIG-fa4e...`.
     pub uuid: Option<String>,

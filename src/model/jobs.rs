@@ -1,4 +1,4 @@
-//! The handling of running jobs when the container stops, and of those whose slurmstepd dies.
+//! `[jobs]`: the handling of jobs when the container or its command ends. Also the note for jobs whose slurmstepd dies.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::value;
 
-/// The AdminComment of a job that was requeued or cancelled because its slurmstepd died.
+/// The AdminComment, without slurminit's prefix, of a job that was requeued or cancelled because its slurmstepd died.
 pub const SLURMSTEPD_DIED: &str = "the job's slurmstepd was killed (out of memory?) or crashed";
 
-/// The handling of running jobs when the container stops.
+/// The handling of jobs when the container or its command ends.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Jobs {
-    /// The time from the notice (SIGTERM) to the end; must fit into `supervise.stop_timeout`.
+    /// The time that jobs have to end when the container stops, before they are killed; must fit into `supervise.stop_timeout`.
     #[serde(deserialize_with = "value::seconds")]
     pub grace: Duration,
-    /// What happens to jobs that are still running then.
+    /// What happens to jobs that a stop of the container ends.
     pub on_stop: OnStop,
-    /// Whether to wait for the jobs in the queue when the container's command has ended.
+    /// Whether to wait for the jobs in the queue after the container's command has ended.
     pub wait: bool,
 }
 
@@ -28,14 +28,14 @@ impl Default for Jobs {
     }
 }
 
-/// What happens to jobs that do not end in time.
+/// What happens to jobs that a stop of the container ends. A job whose script exits with 0 counts as completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
-    /// The jobs are requeued and run at the next start; those submitted with `--no-requeue` fail.
+    /// The jobs are requeued and run at the next start. Jobs that Slurm cannot requeue (`--no-requeue`, salloc, srun) fail.
     #[default]
     Requeue,
-    /// The jobs are cancelled.
+    /// Jobs that are still running after the grace period are cancelled. A job that fails earlier is not requeued.
     Cancel,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::value;
 
-/// Overrides a daemon's built-in liveness check, or adds one to a service.
+/// Replaces or disables a daemon's built-in liveness check, or adds a check to a daemon or service that has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LivenessTest {
     /// No check.
@@ -15,7 +15,7 @@ pub enum LivenessTest {
     Command {
         /// Program and arguments.
         command: Vec<String>,
-        /// The command's timeout; `None` means `supervise.probe_timeout`.
+        /// The command's timeout, limited to `supervise.probe_interval`; `None` means `supervise.probe_timeout`.
         timeout: Option<Duration>,
     },
 }

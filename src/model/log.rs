@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The logs of slurminit and the daemons.
+/// The level and format of the log of slurminit, the daemons and the services.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
@@ -16,7 +16,7 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// One readable line, prefixed with the daemon's name.
+    /// Readable lines: the time, the level, the source (such as `slurmd`) and the message.
     #[default]
     Text,
     /// One JSON object per line.
@@ -35,7 +35,7 @@ pub enum Level {
     Trace,
 }
 
-/// Splits a line of the text format from `source` into the word for its level and the message.
+/// Splits a line of `source` in the text format into its level and message; `None` for any other line.
 pub fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
     let (_time, rest) = line.split_once(' ')?;
     let (level, rest) = rest.trim_start().split_once(' ')?;

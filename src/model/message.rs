@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::Level;
 
-/// A message; [`message!`](crate::message!) makes one. A log collector groups by `kind` or `template`, people read `text`.
+/// A message, created by [`message!`](crate::message!). A log collector groups by `kind` or `template`, people read `text`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The event, such as `unit-died`. Stable across releases.
@@ -22,11 +22,11 @@ pub struct Message {
     pub text: String,
 }
 
-/// A [`Message`] of a kind: `message!("unit-died", "{name} {exit}", name = name, exit = exit)`. A placeholder without a field, or a field
+/// Creates a [`Message`] of a kind: `message!("unit-died", "{name} {exit}", name = name, exit = exit)`. A placeholder without a field, or a field
 /// without a placeholder, does not compile.
 #[macro_export]
 macro_rules! message {
-    // A field without a value gets the value of the variable with its name.
+    // The value of a field without an expression is the variable of the same name.
     (@value $name:ident) => { $name };
     (@value $name:ident $value:expr) => { $value };
     ($kind:expr, $template:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {
@@ -50,7 +50,8 @@ impl fmt::Display for Message {
 
 impl Error for Message {}
 
-/// A message that a helper sends to PID 1: a line that starts with [`RECORD`], then contains this type as JSON.
+/// A message that a helper sends to PID 1: on standard error, as [`RECORD`] followed by this type as JSON; from the Epilog, in a request to the
+/// control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The severity.
@@ -83,8 +84,8 @@ impl Report {
     }
 }
 
-/// The first byte of a line that contains a [`Report`]: RFC 7464's record separator. Text cannot contain it, because control characters
-/// are escaped.
+/// The first byte of a line that contains a [`Report`]: RFC 7464's record separator. A report cannot contain it, because JSON escapes control
+/// characters. A line of only this byte ends the reports.
 pub const RECORD: u8 = 0x1e;
 
 /// The variable with which PID 1 requests reports instead of text from its helpers.

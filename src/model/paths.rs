@@ -11,13 +11,13 @@ pub struct Paths {
     /// Slurm's configuration directory, which receives the generated files.
     #[serde(deserialize_with = "crate::value::path")]
     pub slurm: PathBuf,
-    /// The operator's directory, for their own slurm.conf, gres.conf and cgroup.conf.
+    /// The operator's directory, for their own slurm.conf, gres.conf and cgroup.conf. slurminit.toml has a fixed default path.
     #[serde(deserialize_with = "crate::value::path")]
     pub config: PathBuf,
-    /// Data that must outlive the container: the controller's jobs, the node's spool.
+    /// Data that must outlive the container, such as the controller's jobs, the node's spool and the accounting database.
     #[serde(deserialize_with = "crate::value::path")]
     pub state: PathBuf,
-    /// Data that must not outlive the container: status, PID files.
+    /// Data that must not outlive the container, such as status and PID files.
     #[serde(deserialize_with = "crate::value::path")]
     pub run: PathBuf,
     /// The key that munged reads.
@@ -51,16 +51,16 @@ impl Paths {
     /// The file with one line per finished job.
     pub const ENDED_JOBS: &str = "jobs";
 
-    /// The directory in which PID 1 stores a configuration or key that was passed in an environment variable. Only root can write to it. A file
-    /// named after a variable records that the container's environment contains the variable. The variables themselves are removed, because
-    /// daemons inherit PID 1's environment.
+    /// The directory in which PID 1 stores a configuration or munge key that was passed in an environment variable, and the variables of an
+    /// outer Slurm job. Only root can write to it. PID 1 removes these variables from its environment, because daemons inherit it. An empty
+    /// file with the name of a variable records that the container's environment contains that secret.
     pub const GIVEN: &str = "/run/slurminit.given";
 
-    /// PRoot, which runs jobs in container images where the engine refuses user namespaces.
+    /// PRoot, which runs jobs in container images if the engine refuses user namespaces.
     pub const PROOT: &str = "/usr/bin/proot";
     /// skopeo, which downloads container images.
     pub const SKOPEO: &str = "/usr/bin/skopeo";
-    /// The directory of the OCI bundles that slurmstepd creates, in the run directory. It contains a directory for each user.
+    /// The directory, in the run directory, in which slurmstepd creates OCI bundles. It contains a directory for each user.
     pub const BUNDLES: &str = "oci";
 
     /// The embedded accounting database, in the state directory.
@@ -74,10 +74,10 @@ impl Paths {
     /// The name of two directories: for sshd's host key in the state directory, and for its configuration and the users' keys in
     /// the run directory.
     pub const SSH: &str = "ssh";
-    /// sshd, in an image built with --target full. It needs its absolute path to execute itself.
+    /// sshd, in an image built with --target full. It must be started by its absolute path, because it re-executes itself.
     pub const SSHD: &str = "/usr/sbin/sshd";
 
-    /// An empty database, in an image built with --target accounting.
+    /// An empty database, in an image built with --target full.
     pub const DATABASE_TEMPLATE: &str = "/usr/share/slurminit/mariadb";
 
     /// The key that signs tokens for the REST API.
@@ -90,7 +90,7 @@ impl Paths {
         self.run.join(Self::SSH).join("sshd_config")
     }
 
-    /// The directory with a file of public keys for each user.
+    /// The directory with the users' public keys, one file per user.
     pub fn ssh_keys(&self) -> PathBuf {
         self.run.join(Self::SSH).join("keys")
     }

@@ -1,8 +1,8 @@
-//! The messages from the preparation child (`slurminit prepare`) to PID 1: one JSON object per line on its standard
+//! The input of the preparation child (`slurminit prepare`) from PID 1, and its messages to PID 1: one JSON object per line on its standard
 //! output.
 //!
-//! Detection, planning, rendering and installing all happen in that child. A driver that hangs or a disk that
-//! stalls costs the child its deadline, but does not affect PID 1.
+//! Detection, planning, rendering and installing all happen in that child. If a driver hangs or a disk
+//! stalls, the child misses its deadline, but PID 1 is not affected.
 
 pub mod announced;
 
@@ -22,11 +22,11 @@ pub enum PrepareEvent {
     MungeKeyReady,
     /// The GPUs, CPUs and memory are known.
     Detected,
-    /// The files are installed: the daemons may start.
+    /// The files are installed: the daemons may start, or apply them after a reload.
     Done(Prepared),
-    /// The cluster must not start.
+    /// The start or reload is refused, or the configuration has caused a daemon's death.
     Failed {
-        /// The container's exit code, one of [`crate::exit_code`].
+        /// The container's exit code if the container exits, one of [`crate::exit_code`].
         exit_code: u8,
         /// What is wrong, why, and the fix.
         finding: Finding,
@@ -37,11 +37,11 @@ pub enum PrepareEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PrepareInput {
-    /// Checksums of the configuration that PID 1 uses (`config::StartOnlyTables` as text).
+    /// Checksums of the configuration that PID 1 uses (`config::StartOnlyTables` as text), for a start or reload.
     pub held: Option<String>,
     /// The time until PID 1 kills the preparation.
     pub time_limit: Option<Duration>,
-    /// The last log lines of the crashed daemon.
+    /// The last log lines of the daemon whose death is to be explained; empty at a start or reload.
     pub last_lines: String,
 }
 
@@ -52,7 +52,7 @@ pub enum Apply {
     /// No action: the daemons already use the files, or read them at each use.
     #[default]
     Nothing,
-    /// `scontrol reconfigure`.
+    /// `scontrol reconfigure`, or SIGHUP to slurmd in a container without slurmctld.
     Reconfigure,
     /// A restart of slurmctld and slurmd.
     Restart,
@@ -65,11 +65,11 @@ pub struct OfferedGpu {
     pub vendor: Vendor,
     /// The driver's index of the GPU; for a MIG instance, of the GPU that contains it.
     pub index: u32,
-    /// The device file; for a MIG instance the last one.
+    /// The device file; for a MIG instance, the last of its device files. `no file` if there is none.
     pub file: String,
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
-    /// The GPU's memory in MiB, if known.
+    /// The memory of the GPU or MIG instance in MiB, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// The PCI address of the whole GPU, if known.
@@ -92,15 +92,16 @@ impl From<&OfferedGpu> for Identity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prepared {
-    /// The node's name in slurm.conf.
+    /// The node's name, or the list of simulated nodes; empty in a container without a node.
     pub node_name: String,
-    /// The number of simulated nodes in `node_name`, which is then a hostlist; 0 for a real node.
+    /// The number of simulated nodes in `node_name`; 0 if the nodes are not simulated.
     #[serde(skip_serializing_if = "is_zero")]
     pub simulated_nodes: usize,
-    /// The node's registration (`slurmd -Z --conf`), if it is not in slurm.conf.
+    /// The parameters with which the node registers (`slurmd -Z --conf`), if it is not in slurm.conf.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_node: Option<String>,
-    /// The node name to pass with `slurmd -N`, if slurmd cannot derive it from the host name.
+    /// The node name in the user's slurm.conf to pass with `slurmd -N`, if slurmd cannot derive it from the host name. `None` if the operator
+    /// configures slurmd's command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured_node_name: Option<String>,
     /// The spool directory of each slurmd of this container.
@@ -108,19 +109,19 @@ pub struct Prepared {
     /// The user that slurmctld runs as, if the operator's files name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_user: Option<String>,
-    /// Whether the configuration contains accounts for the accounting database.
+    /// Whether the accounting daemons run here, and the configuration contains accounts, users or QOS for the database.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_associations: bool,
-    /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
+    /// The node's GRES in slurm.conf or in its registration (`gpu:nvidia:2`); may be empty.
     pub gres: String,
-    /// Whether an earlier start saved jobs.
+    /// Whether an earlier slurmctld saved state that may contain jobs.
     pub saved_jobs: bool,
-    /// Whether the controller's state directory is still empty, so that nothing can be lost.
+    /// Whether the controller's state directory is missing or contains no saved state, so that nothing can be lost.
     pub new_state: bool,
     /// Whether Slurm is configured without cgroups.
     pub without_cgroups: bool,
-    /// Whether slurmd runs slurminit's own Epilog, which never fails. If it ends together with slurmd, Slurm mistakes
-    /// that for a failure.
+    /// Whether slurmd runs slurminit's own Epilog, without a hook whose failure drains the node. Such an Epilog never fails by itself. If
+    /// it is killed together with slurmd, Slurm mistakes that for a failure.
     pub own_epilog: bool,
     /// Whether slurm.conf, gres.conf or cgroup.conf is the user's own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -132,7 +133,7 @@ pub struct Prepared {
     /// The GPUs that the driver was still initializing. They are added once the driver is done.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub awaited: Vec<Identity>,
-    /// The files whose content changed at this start.
+    /// The files whose content changed at this start or reload.
     pub changed: Vec<PathBuf>,
     /// All findings, worst first.
     pub findings: Vec<Finding>,
@@ -149,8 +150,8 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Prepared {
-    /// The node's name in the files of this start, which can differ from the configuration if the user has their own
-    /// slurm.conf.
+    /// The node's name in this start. It can differ from the configured name: the user's slurm.conf may contain another name, or the node
+    /// has the name of its container. `None` without a node.
     pub fn name_of_node(&self) -> Option<&str> {
         Some(self.node_name.as_str()).filter(|name| !name.is_empty())
     }

@@ -1,7 +1,7 @@
 //! Makes untrusted text safe for a line on a terminal or in a log.
 //!
 //! Job names, comments, reasons and daemons' output can contain anything: terminal escape sequences, newlines that
-//! imitate another log line, characters that reverse the text direction. They are shown escaped, as `\x1b` or
+//! imitate another log line, characters that reverse the text direction. Such characters are shown escaped, as `\x1b` or
 //! `\u{202e}`.
 
 use std::borrow::Cow;
@@ -24,12 +24,12 @@ pub fn line(text: &str) -> Cow<'_, str> {
     escape(text, is_active)
 }
 
-/// Like [`line()`], for our own multi-line text that contains untrusted text.
+/// Like [`line()`], but keeps newlines, for our own multi-line text that contains untrusted text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_active(c))
 }
 
-/// Like [`line()`], cut to `longest` characters.
+/// Like [`line()`], but a text of more than `longest` characters is first cut to that length, and `...` is appended.
 pub fn short(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => line(text.get(..end).unwrap_or_default()).into_owned() + "...",
@@ -44,8 +44,8 @@ pub fn count(number: impl ToString, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// Appends a line of any bytes to `out`. Bytes that are not UTF-8 are escaped, because some terminals take them for
-/// control characters.
+/// Appends a line, which may contain any bytes, to `out`, escaped as by [`line()`]. Bytes that are not UTF-8 are also escaped, because some
+/// terminals interpret them as control characters.
 pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
         out.extend_from_slice(line(chunk.valid()).as_bytes());

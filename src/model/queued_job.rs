@@ -7,12 +7,12 @@ use crate::{printable, slurm_time};
 /// squeue's columns for [`QueuedJob::parse`]. No column is user-defined text, which could imitate another column or line.
 pub const COLUMNS: &str = "%A|%i|%T|%C|%M|%P|%u|%U|%N|%n|%x|%E|%r";
 
-/// The maximum length of a displayed field, in characters.
+/// The length at which a displayed field is cut, in characters.
 const MAX_FIELD_LENGTH: usize = 100;
 
 /// The state of a pending job.
 pub const PENDING: &str = "PENDING";
-/// The state of a job that has ended but is not yet reported to slurmctld.
+/// The state of a job that is ending: not all of its nodes have reported its end to slurmctld.
 pub const COMPLETING: &str = "COMPLETING";
 /// The states of jobs that hold resources.
 pub const HOLDING: [&str; 5] = ["RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", COMPLETING];
@@ -29,7 +29,7 @@ pub struct OwnedJob {
 /// A job in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueuedJob {
-    /// The job ID; each task of an array has its own.
+    /// The job ID. Each started task of an array has its own; the pending tasks share one.
     #[serde(skip)]
     pub number: u64,
     /// The ID for Slurm's commands: `17`, `17_3` for an array task, `17_[4-9]` for pending tasks.
@@ -61,16 +61,16 @@ pub struct QueuedJob {
     pub dependency: String,
     /// The account; empty unless queried.
     pub account: String,
-    /// The pending reason; `None` if the job is not pending.
+    /// Slurm's reason for the state: `Priority`; the text `None` if there is none, as for a running job.
     pub reason: String,
-    /// The requested GRES; empty unless queried.
+    /// The GRES requested per node; empty unless queried.
     #[serde(skip)]
     pub gres: String,
     /// The job's name; untrusted text, empty unless queried.
     pub name: String,
     /// The number of requested or allocated GPUs; 0 unless queried.
     pub gpus: u64,
-    /// What a pending job waits for, in plain words; empty unless queried.
+    /// Why a pending job has not started, in plain words; empty unless queried.
     pub waits_for: String,
 }
 
@@ -114,12 +114,13 @@ impl QueuedJob {
         HOLDING.contains(&self.state.as_str())
     }
 
-    /// The ID of the job array to which this task belongs; `None` for a job without an array.
+    /// The ID of the job array to which this task belongs; `None` for a job that is not part of an array.
     pub fn array(&self) -> Option<&str> {
         self.id.split_once('_').map(|(array, _)| array)
     }
 
-    /// Slurm's reason in plain words, such as `waits for job 9`; an unknown reason is returned unchanged.
+    /// Slurm's reason in plain words, such as `waits for job 9`. An unknown reason is quoted. Empty if the job is not
+    /// pending, or if Slurm reports no reason.
     pub fn plain_reason(&self) -> String {
         let waits_for = |what: &str| format!("waits for {what}");
         match self.reason.as_str() {
@@ -134,17 +135,17 @@ impl QueuedJob {
             "JobArrayTaskLimit" => waits_for("other tasks of its array"),
             "Licenses" => waits_for("a license"),
             "Reservation" => waits_for("its reservation"),
-            "PartitionDown" | "PartitionInactive" => waits_for("its partition, which is closed"),
-            "PartitionNodeLimit" => "requests more nodes than its partition allows".to_owned(),
+            "PartitionDown" | "PartitionInactive" => waits_for("its partition, which is down or inactive"),
+            "PartitionNodeLimit" => "requests a number of nodes that its partition does not allow".to_owned(),
             "PartitionTimeLimit" => "requests more time than its partition allows".to_owned(),
-            "BadConstraints" => "cannot start: no node has what it requests".to_owned(),
+            "BadConstraints" => "cannot start: no node has the requested features or resources".to_owned(),
             reason if reason.starts_with("QOS") || reason.starts_with("Assoc") => {
-                format!("waits for a limit of its account or QOS ({reason})")
+                format!("waits because of a limit of its account or QOS ({reason})")
             }
             reason if reason.starts_with("ReqNodeNotAvail") || reason.starts_with("Nodes required for job are") => {
                 format!("waits for nodes that are down, drained or reserved; {}", self.request())
             }
-            reason => reason.to_owned(),
+            reason => format!("waits; Slurm's reason is {reason}"),
         }
     }
 
@@ -154,7 +155,7 @@ impl QueuedJob {
         format!("it requests {gpus}{}", printable::count(self.cpus, "CPU"))
     }
 
-    /// Whether this job depends on `other`, or on the array of `other`.
+    /// Whether this job depends on `other`. If `other` is a task of an array: whether this job depends on the array or on any of its tasks.
     pub fn awaits(&self, other: &Self) -> bool {
         let id = other.array().map_or_else(|| other.number.to_string(), str::to_owned);
         self.dependencies().contains(&id)
@@ -170,7 +171,7 @@ impl QueuedJob {
         self.dependency.split([',', '?']).filter_map(id).collect()
     }
 
-    /// The jobs that this job waits for: `jobs 5, 6`.
+    /// The jobs that this job waits for: `jobs 5, 6`; `another job` if Slurm reports no ID.
     pub fn awaited_jobs(&self) -> String {
         let jobs = self.dependencies();
         match jobs.as_slice() {
@@ -180,7 +181,7 @@ impl QueuedJob {
         }
     }
 
-    /// Whether the job has ended but is not yet reported to slurmctld.
+    /// Whether the job is ending: not all of its nodes have reported its end to slurmctld.
     pub fn is_completing(&self) -> bool {
         self.state == COMPLETING
     }
@@ -219,9 +220,9 @@ mod tests {
                 ),
                 "waits for nodes that are down, drained or reserved; it requests 1 GPU and 4 CPUs",
             ),
-            (job("QOSMaxGRESPerUser", 1, ""), "waits for a limit of its account or QOS (QOSMaxGRESPerUser)"),
+            (job("QOSMaxGRESPerUser", 1, ""), "waits because of a limit of its account or QOS (QOSMaxGRESPerUser)"),
             (job("JobHeldUser", 0, ""), "is held by its user"),
-            (job("SomethingNew", 0, ""), "SomethingNew"),
+            (job("SomethingNew", 0, ""), "waits; Slurm's reason is SomethingNew"),
             (job("None", 0, ""), ""),
         ] {
             assert_eq!(job.plain_reason(), expected);

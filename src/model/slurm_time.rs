@@ -1,4 +1,4 @@
-//! Slurm's time format, for run times and time limits.
+//! Slurm's formats for run times, time limits and dates.
 
 use std::fmt;
 
@@ -10,12 +10,13 @@ const MAX_LIMIT: u64 = 10 * 366 * 86_400;
 pub enum TimeLimit {
     /// No limit.
     Unlimited,
-    /// At most this long; more than 0.
+    /// The limit in seconds, which is never 0.
     Seconds(u64),
 }
 
 impl TimeLimit {
-    /// Parses the formats of sbatch(1), --time: those of [`seconds`], `UNLIMITED` and `INFINITE`.
+    /// Parses the formats of sbatch(1), --time: those of [`seconds`], `UNLIMITED` and `INFINITE`. `None` for another format, for 0, or if the limit
+    /// is too long.
     pub fn parse(text: &str) -> Option<Self> {
         if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
             return Some(Self::Unlimited);
@@ -23,17 +24,17 @@ impl TimeLimit {
         Self::of_seconds(seconds(text)?)
     }
 
-    /// A limit in minutes.
+    /// A limit of this many minutes; `None` for 0, or if it is too long.
     pub fn of_minutes(minutes: u64) -> Option<Self> {
         Self::of_seconds(minutes.checked_mul(60)?)
     }
 
-    /// Rejects 0: to Slurm it means no limit, to most readers the opposite.
+    /// Rejects a limit above [`MAX_LIMIT`], and 0: to Slurm it means no limit, to most readers the opposite.
     fn of_seconds(seconds: u64) -> Option<Self> {
         (1..=MAX_LIMIT).contains(&seconds).then_some(Self::Seconds(seconds))
     }
 
-    /// The limit in whole minutes, Slurm's unit.
+    /// The limit in minutes, Slurm's unit, rounded up; `u64::MAX` if unlimited.
     pub fn minutes(self) -> u64 {
         match self {
             Self::Unlimited => u64::MAX,
@@ -42,7 +43,7 @@ impl TimeLimit {
     }
 }
 
-/// The seconds of `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` or
+/// Converts a time to seconds. Its format is `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` or
 /// `days-hours:minutes:seconds`.
 pub fn seconds(text: &str) -> Option<u64> {
     let (days, rest) = match text.split_once('-') {
@@ -61,7 +62,7 @@ pub fn seconds(text: &str) -> Option<u64> {
     Some(days.unwrap_or(0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
-/// The seconds since 1970 of a date such as `2026-11-28T18:30:00`, without regard to its time zone.
+/// The seconds since 1970 of a date such as `2026-11-28T18:30:00`, as if it were in UTC.
 pub fn date_seconds(text: &str) -> Option<u64> {
     let (date, time) = text.split_once('T')?;
     let fields = |text: &str, separator| text.split(separator).map(number).collect::<Option<Vec<u64>>>();
@@ -139,6 +140,7 @@ mod tests {
             ("1-0:5", "1-00:05:00"),
             ("01-02:03:04", "1-02:03:04"),
             ("0-00:00:01", "0-00:00:01"),
+            ("3660-0", "3660-00:00:00"),
             ("unlimited", "UNLIMITED"),
             ("INFINITE", "UNLIMITED"),
         ] {

@@ -1,4 +1,4 @@
-//! Restart policy and deadlines.
+//! `[supervise]`: restarts, liveness checks, deadlines and reloads.
 
 use std::time::Duration;
 
@@ -6,33 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use super::value;
 
-/// Restart policy and deadlines. Times in the file are in seconds and may be fractional.
+/// Restarts, liveness checks, deadlines and reloads. Times in the file are in seconds and may be fractional.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Supervise {
-    /// The pause before the first restart; doubles with each consecutive failure.
+    /// The pause after the second consecutive failure of a daemon or service; doubles with each further failure. After the first, the restart is
+    /// immediate.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub restart_initial_delay: Duration,
     /// The longest pause between restarts.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub restart_max_delay: Duration,
-    /// The number of failures within `give_up_window` after which a daemon gives up.
+    /// The number of failures within `give_up_window` after which slurminit gives up on a daemon or service. If the unit has a readiness test,
+    /// the death of a ready process does not count once the unit has answered a liveness check.
     pub give_up_after: u32,
     /// The period in which `give_up_after` failures are counted.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub give_up_window: Duration,
-    /// After this run time, a daemon's failure count is reset.
+    /// If a daemon or service dies after it was ready for this time, its earlier failures no longer count.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub reset_after: Duration,
-    /// The action when a daemon gives up.
+    /// The action when slurminit gives up on an essential daemon or service.
     pub on_give_up: OnGiveUp,
     /// The liveness check interval; zero disables the checks.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::probe_seconds_or_zero")]
     pub probe_interval: Duration,
-    /// The liveness check timeout; at most `probe_interval`.
+    /// The liveness check timeout, limited to `probe_interval`.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::probe_seconds")]
     pub probe_timeout: Duration,
-    /// The configured time from the stop signal to the final SIGKILL, for all daemons together: see
+    /// The configured time from the stop signal to the final SIGKILL, for the whole container: see
     /// [`Supervise::stop_timeout`].
     #[serde(
         skip_serializing_if = "Option::is_none",
@@ -47,12 +49,12 @@ pub struct Supervise {
         deserialize_with = "value::optional_seconds"
     )]
     pub prepare_timeout: Option<Duration>,
-    /// The time limit for the node to become idle.
+    /// The default readiness timeout of daemons and services, and the time limit for the node to become usable and for the test job.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub ready_timeout: Duration,
-    /// Whether changes in the operator's directory trigger a reload.
+    /// Whether a change of slurminit.toml, or of slurm.conf, gres.conf or cgroup.conf in the operator's directory, triggers a reload.
     pub reload_on_change: bool,
-    /// Whether a job must run before the container is ready, if a file of Slurm is the user's own.
+    /// Whether to run a test job at a start, and at a reload that changes files, if slurm.conf, gres.conf or cgroup.conf is the user's own.
     pub test_job: bool,
 }
 
@@ -61,7 +63,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Supervise {
-    /// The time from the stop signal to the final SIGKILL, for all daemons together.
+    /// The time from the stop signal to the final SIGKILL, for the command, the jobs and all daemons and services together.
     pub fn stop_timeout(&self) -> Duration {
         self.stop_timeout.unwrap_or(STOP_TIMEOUT)
     }
@@ -71,12 +73,13 @@ impl Supervise {
         self.prepare_timeout.unwrap_or(PREPARE_TIMEOUT)
     }
 
-    /// The time that a driver may take. A driver that reports its GPUs one by one may take up to two and a half times as long.
+    /// The time limit of detection: `configured`, but at most a third of the time limit of the preparation. If a driver reports its GPUs one
+    /// by one, detection may take up to two and a half times as long.
     pub fn detect_timeout(&self, configured: Duration) -> Duration {
         configured.min(self.prepare_timeout() / 3)
     }
 
-    /// Extends the preparation's time limit for a driver that may take this time, unless the limit is configured.
+    /// Extends the preparation's default time limit to three times `detect_timeout`, if that is longer. A configured limit stays.
     pub fn allow_for_detection(&mut self, detect_timeout: Duration) {
         let needed = detect_timeout.saturating_mul(3);
         if self.prepare_timeout.is_none() && needed > PREPARE_TIMEOUT {
@@ -91,22 +94,22 @@ impl Supervise {
 }
 
 /// The parts of the stop timeout. The daemons' part is reserved, so that slurmctld can save its state whatever the
-/// command and the jobs do; the command gets what the jobs do not need.
+/// command and the jobs do. If the command does not end in time, the jobs are notified while it is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopBudget {
     /// The whole stop timeout.
     pub total: Duration,
     /// Reserved for daemons and services.
     pub units: Duration,
-    /// The least time from SIGTERM to SIGKILL of a daemon or service; a part of `units`.
+    /// The minimum time from SIGTERM to SIGKILL for a daemon or service; a part of `units`.
     pub sigterm_to_sigkill: Duration,
-    /// For Slurm's commands, on top of the jobs' grace period.
+    /// Reserved for Slurm's commands that end the jobs, in addition to the jobs' grace period.
     pub jobs_margin: Duration,
 }
 
 impl StopBudget {
     /// Divides the timeout. 1.5 s are enough for the daemons, which need less than 0.1 s on an idle machine, and 2 s
-    /// for Slurm's commands. Of a short timeout, each part is a quarter.
+    /// for Slurm's commands. If the timeout is short, neither of these two parts exceeds a quarter of it.
     fn of(total: Duration) -> Self {
         let units = Duration::from_millis(1500).min(total / 4);
         let jobs_margin = Duration::from_secs(2).min(total / 4);
@@ -139,11 +142,11 @@ impl Default for Supervise {
     }
 }
 
-/// The action when a daemon gives up.
+/// The action when slurminit gives up on an essential daemon or service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnGiveUp {
-    /// The container exits with that daemon's exit code, for the orchestrator to see.
+    /// The container exits with the exit code that stands for this daemon or for services, for the orchestrator to see.
     #[default]
     Exit,
     /// The container stays up, so that a person can inspect it.

@@ -1,6 +1,7 @@
 //! The task of PID 1: its parameters from the configuration and the command line.
 //!
-//! `slurminit run` creates the task and passes it to `slurminit-init`. PID 1 never parses operator input.
+//! `slurminit run` reads the configuration, creates the task, and replaces itself with `slurminit-init`, which gets the task and never parses
+//! operator input.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -22,15 +23,15 @@ pub struct Task {
     pub setup: Setup,
     /// Whether slurmctld runs here for nodes in other containers.
     pub has_other_nodes: bool,
-    /// The handling of jobs that exceed the grace period when the container stops.
+    /// What happens to jobs that a stop of the container ends.
     pub on_stop: OnStop,
-    /// The role, passed on to the children. A role that changes in the configuration file has no effect, and a reload refuses it.
+    /// The role, passed on to the children. A reload refuses to change it.
     pub role: Role,
     /// The role from the command line, passed on to the preparation.
     pub requested_role: Option<Role>,
     /// The number of simulated nodes from the command line, passed on to the preparation.
     pub simulated_nodes: Option<u32>,
-    /// The configured name of the node.
+    /// The configured name of the node, for use until the preparation has reported the node's actual name.
     pub node: String,
     /// slurmd's port.
     pub daemon_port: u16,
@@ -44,16 +45,16 @@ pub struct Task {
     pub config_file: Option<OsString>,
     /// The configuration file to watch: the named one, or the default path.
     pub watched_file: OsString,
-    /// The checksums of restart-only tables, `config::StartOnlyTables` as text.
+    /// The checksums of the tables of slurminit.toml that take effect only at a start: `config::StartOnlyTables` as text.
     pub held: String,
     /// Warnings about this start, logged first.
     pub warnings: Vec<String>,
 }
 
-/// The machine's fixed parameters.
+/// The state machine's fixed parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// Whether there is a cluster; without one only the command runs.
+    /// Whether there is a cluster. Without a cluster, only the container's command runs.
     pub has_cluster: bool,
     /// The jobs to handle at the start and at the stop.
     pub jobs: JobCare,
@@ -65,10 +66,10 @@ pub struct Setup {
     pub has_cmd: bool,
     /// Restart policy and deadlines.
     pub supervise: Supervise,
-    /// The grace period of jobs after the stop notice.
+    /// The time that jobs have to end when the container stops, before they are killed.
     pub jobs_grace: Duration,
     /// Whether to wait for the jobs in the queue when the command has ended.
     pub wait_jobs: bool,
-    /// Seed for the jitter that keeps many containers from restarting in lockstep.
+    /// Seed for the jitter that keeps many containers from restarting their daemons in lockstep.
     pub seed: u64,
 }

@@ -1,6 +1,6 @@
-//! Macros for types that wrap a text.
+//! Macros and a function that convert types to and from text.
 
-/// Implements conversions for a type around a validated text.
+/// Implements `as_str` and `Display` for a type around a text. With a message and a check, also implements `TryFrom<String>`.
 #[macro_export]
 macro_rules! text_type {
     ($name:ident) => {
@@ -31,7 +31,7 @@ macro_rules! text_type {
     };
 }
 
-/// Implements serde through `Display` and `FromStr`.
+/// Implements the conversions for serde's `try_from = "String"` and `into = "String"`, through `FromStr` and `Display`.
 #[macro_export]
 macro_rules! serde_by_text {
     ($name:ident) => {

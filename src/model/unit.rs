@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemons::{DaemonName, ReadinessTest, RestartPolicy};
 
-/// A process that slurminit supervises.
+/// The definition of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
     /// The unit's name in logs, in `after` and in `status`.
@@ -19,11 +19,11 @@ pub struct Spec {
     pub user: Option<String>,
     /// Variables added to the environment.
     pub env: BTreeMap<String, String>,
-    /// Variables added unless the operator or the container sets them.
+    /// Variables added unless `env` or the container's environment sets them.
     pub default_env: Vec<(String, String)>,
-    /// Units that must be ready before this one starts, and must stop after it.
+    /// Units that must be ready, or have exited with code 0, before this one starts. They stop after it.
     pub after: Vec<String>,
-    /// The step of the start that must be done first.
+    /// The stage of the start that must be reached first.
     pub gate: Gate,
     /// When the unit counts as ready.
     pub readiness: ReadinessTest,
@@ -33,24 +33,25 @@ pub struct Spec {
     pub liveness: Option<LivenessProbe>,
     /// The restart policy.
     pub restart: RestartPolicy,
-    /// The container's exit code if this unit gives up; `None` if the other units keep running.
+    /// The container's exit code if it exits because slurminit gives up on this unit; `None` if it always continues without the unit. With
+    /// `on_give_up = "hold"`, it continues without the unit in both cases.
     pub essential: Option<u8>,
     /// The time from the stop signal to SIGKILL.
     pub stop_timeout: Duration,
     /// Whether the daemon can hand over to a successor.
     pub handover: Handover,
-    /// Which Slurm daemon this is; `None` for a service.
+    /// Which daemon this is; `None` for a service.
     pub daemon: Option<DaemonName>,
     /// The simulated node of this unit, if any.
     pub node: Option<String>,
 }
 
-/// Whether a daemon hands over to a successor, as Slurm's do with [`HANDOVER_OPTION`].
+/// Whether a daemon hands over to a successor, as Slurm's daemons do with [`HANDOVER_OPTION`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handover {
     /// The daemon does not hand over.
     Never,
-    /// The daemon hands over, unless its notification socket cannot be created.
+    /// The daemon hands over, unless its notification socket cannot be created or `env` sets NOTIFY_SOCKET.
     WhereItCan,
     /// The daemon hands over, because the operator's own command contains the option.
     Always,
@@ -64,7 +65,7 @@ pub const HANDOVER_OPTION: &str = "--systemd";
 pub struct LivenessProbe {
     /// The check.
     pub test: ProbeTest,
-    /// The timeout; `None` means `supervise.probe_timeout`.
+    /// The timeout, limited to `supervise.probe_interval`; `None` means `supervise.probe_timeout`.
     pub timeout: Option<Duration>,
 }
 
@@ -78,8 +79,9 @@ pub enum ProbeTest {
 }
 
 impl ProbeTest {
-    /// The commands to run; all must exit with 0. The controller's record of the node is no substitute, because
-    /// slurmctld notices an unresponsive slurmd only after five minutes.
+    /// The commands to run; all must exit with 0. Empty for a daemon without a check. The controller's record of the node is no substitute
+    /// for slurmd's check, because slurmctld notices an unresponsive slurmd only after SlurmdTimeout (300 s, or 30 s in a cluster of several
+    /// containers).
     pub fn commands(&self, munge_socket: &Path, node: &str) -> Vec<Vec<String>> {
         let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let socket = format!("--socket={}", munge_socket.display());
@@ -101,7 +103,7 @@ impl ProbeTest {
     }
 }
 
-/// The step of the start that a unit waits for.
+/// The stage of the start that a unit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Gate {
     /// The pre-start hooks have ended.
@@ -110,21 +112,21 @@ pub enum Gate {
     MungeKey,
     /// Slurm's configuration files are written.
     Files,
-    /// The jobs of the previous start are accounted for.
+    /// The correction of slurmctld's records of the previous start's jobs has ended, or is not needed.
     Jobs,
-    /// The cluster is usable or overdue, so that this unit does not delay it.
+    /// The cluster is usable, or its start is overdue. A unit at this gate does not delay the start.
     Served,
 }
 
 /// The jobs that a container handles when it starts and stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobCare {
-    /// All jobs of the cluster: slurmctld and the only slurmd run in this container.
+    /// All jobs of the cluster: slurmctld and every slurmd run in this container.
     #[default]
     Cluster,
-    /// The jobs of this node. The controller runs in another container and is notified.
+    /// The jobs of this container's node, in a cluster of several containers.
     Node,
-    /// No jobs. They run in other containers, and continue without this container.
+    /// No jobs: if there are any, they run in other containers, and continue without this container.
     OtherContainers,
 }
 

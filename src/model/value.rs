@@ -1,4 +1,4 @@
-//! Small validated types, and parsers for seconds and commands.
+//! Small validated types, and parsers for seconds, commands and paths.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A node or cluster name: at most 63 letters, digits, `-`, `_` and `.`, as valid for both Slurm and host names.
+/// A name, such as that of a node, cluster, partition or host: a letter or digit, then letters, digits, `-`, `_` and `.`; at most 63
+/// characters in all. ALL and DEFAULT are not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NodeName(String);
 
 impl Default for NodeName {
-    /// The node's name in the one-container role.
+    /// The default name of the node in a one-container cluster.
     fn default() -> Self {
         Self("localhost".to_owned())
     }
@@ -21,22 +22,23 @@ impl Default for NodeName {
 
 text_type!(
     NodeName,
-    "`{}` is not a valid name: expected letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
+    "`{}` is not a valid name: expected a letter or digit, then letters, digits, `-`, `_` and `.`, at most 63 characters, not ALL or DEFAULT",
     |text| {
-        // ALL and DEFAULT have a meaning of their own in slurm.conf.
+        // ALL and DEFAULT have a special meaning in slurm.conf.
         let reserved = ["all", "default"].contains(&text.to_ascii_lowercase().as_str());
         is_name(text, 63) && !reserved
     }
 );
 
-/// A node feature: letters, digits, `-`, `_`, `.`. In a constraint, Slurm reads `&|()[]*,` as operators.
+/// A node feature: a letter or digit, then letters, digits, `-`, `_` and `.`; at most 64 characters in all. In a constraint, Slurm
+/// reads `&|()[]*,` as operators.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct FeatureName(String);
 
 impl FeatureName {
-    /// Derives a feature from a driver's name: lower case, with `_` for runs of other characters; `None` if nothing is
-    /// left.
+    /// Derives a feature from a name that a driver reports: at most 64 characters in lower case, with `_` for runs of other characters; `None` if
+    /// nothing is left.
     pub fn from_hardware(name: &str) -> Option<Self> {
         let mut text = String::new();
         for c in name.chars().flat_map(char::to_lowercase).take(64) {
@@ -50,9 +52,11 @@ impl FeatureName {
     }
 }
 
-text_type!(FeatureName, "`{}` is not a Feature: expected letters, digits, `-`, `_` and `.`, at most 64", |text| {
-    is_name(text, 64)
-});
+text_type!(
+    FeatureName,
+    "`{}` is not a valid feature: expected a letter or digit, then letters, digits, `-`, `_` and `.`, at most 64 characters",
+    |text| { is_name(text, 64) }
+);
 
 fn is_name(text: &str, longest: usize) -> bool {
     let has_valid_start = text.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -124,7 +128,7 @@ pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
 /// On a busy machine no daemon answers faster, so a shorter limit would fail every check.
 const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Like [`seconds`], for the timeout of a liveness check.
+/// Like [`seconds`], for the timeout of a liveness check: at least 0.1 s.
 pub fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
         time if time < MIN_PROBE_TIMEOUT => Err(de::Error::custom("expected at least 0.1 seconds")),
@@ -191,9 +195,9 @@ pub fn is_plain_path(path: &Path) -> bool {
 fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
     match is_plain_path(&path) {
         true => Ok(path),
-        false => {
-            Err(E::custom(format_args!("{path:?} is not plain: expected letters, digits, `/`, `.`, `_`, `-` and `+`")))
-        }
+        false => Err(E::custom(format_args!(
+            "{path:?} has unsupported characters: expected letters, digits, `/`, `.`, `_`, `-` and `+`"
+        ))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The accounting database: its keys in slurm.conf.
+//! The accounting database: checks, and its keys in slurm.conf.
 
 use config::{AccountingMode, Config};
 use model::exit_code;
@@ -14,7 +14,7 @@ const PLUGIN: &str = "accounting_storage_mysql";
 /// Checks that slurmdbd's plugin is installed, if slurmdbd runs here.
 ///
 /// # Errors
-/// The image has no accounting.
+/// The plugin is not installed.
 pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {
     if !config.runs_accounting() || inventory.slurm.has_plugin(PLUGIN) {
         return Ok(());
@@ -22,7 +22,7 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
     let mode = config.accounting.mode();
     Err(Refusal::new(
         exit_code::CONFIG,
-        format!("accounting mode is `{mode}`, but this image has no slurmdbd"),
+        format!("accounting mode is `{mode}`, but slurmdbd cannot run in this image"),
         format!("Slurm's plugin {PLUGIN} is not installed"),
         match mode {
             AccountingMode::External => "build the image with --target full, or install slurmdbd in your own image",
@@ -31,14 +31,15 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
     ))
 }
 
-/// Warns of tables without an effect. They are not an error, so that a cluster can start without its database if the database is broken.
+/// Warns of `[[account]]` and `[[qos]]` tables that have no effect. This is not an error, so that an operator can switch a broken
+/// database off and still start the cluster.
 pub(super) fn check(config: &Config, reasons: &mut Reasons) {
     if config.accounts.is_empty() && config.qos.is_empty() {
         return;
     }
     if !config.accounting.is_on() {
-        let cause = "Slurm keeps accounts and QOS in its database, and this cluster has none";
-        let fix = "use an image built with --target full, or set `mode` in [accounting]";
+        let cause = "Slurm stores accounts and QOS in its database, and this cluster has no database";
+        let fix = "use an image built with --target full, and do not set `mode = \"none\"` in [accounting]";
         reasons.warn(Kind::Settings, "[[account]] and [[qos]] have no effect", cause, fix);
     } else if config.accounts.is_empty() {
         let cause = "Slurm enforces them only if every user has an account";
@@ -63,7 +64,7 @@ const WEIGHTS: [(&str, u32, &str); 3] = [
     ("PriorityWeightAge", 10_000, "then jobs that have waited longer, counted up to a week (PriorityMaxAge)"),
 ];
 
-/// Adds the keys for accounting. slurmdbd runs beside slurmctld.
+/// Adds the keys for accounting. slurmdbd runs in the same container as slurmctld.
 pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName) {
     settings.add("AccountingStorageType", "accounting_storage/slurmdbd");
     let host = match config.shares_a_cluster() {
@@ -78,7 +79,7 @@ pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName
         "GPUs are counted, and can be limited, like CPUs and memory",
     );
     if !config.accounts.is_empty() {
-        let why = "jobs need an account, and stay within its limits and those of its QOS";
+        let why = "jobs need an account, and cannot exceed its limits or those of their QOS";
         settings.add_because("AccountingStorageEnforce", "associations,limits,qos", why);
     }
     for (key, weight, why) in WEIGHTS {

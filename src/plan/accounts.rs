@@ -1,8 +1,8 @@
 //! Users' accounts as lines of /etc/passwd, /etc/group and /etc/shadow.
 //!
-//! Lines added by an earlier start of the same container are recognized by a mark and replaced, so that accounts
-//! removed from `[[user]]` are gone after a restart. All other lines stay unchanged, byte for byte. A name or ID that
-//! they already use is rejected.
+//! Lines added by an earlier start or reload of the same container are recognized by a mark and replaced, so that accounts
+//! removed from `[[user]]` disappear. The other accounts are kept; only their memberships can change. A new account is
+//! rejected if another entry uses its name or ID with other values.
 
 mod environment;
 mod host;
@@ -19,15 +19,15 @@ pub use host::{HostAccounts, HostFiles, RejectedEntry, list_rejected};
 const USER_MARK: &str = "made by slurminit";
 /// The mark of a user that was copied from the host.
 const HOSTS_USER_MARK: &str = "made by slurminit from the host's passwd";
-/// The mark in the password field of a group that slurminit added, because groups have no comment field. No real
-/// password begins with `!`.
+/// The mark in the password field of a group that slurminit added, because groups have no comment field. No password
+/// hash begins with `!`.
 const GROUP_MARK: &str = "!slurminit";
 /// The mark of a group that was copied from the host.
 const HOSTS_GROUP_MARK: &str = "!slurminit-host";
-/// The shell of new accounts, which every Debian has.
+/// The default shell of new accounts. Every image based on Debian contains it.
 const SHELL: &str = "/bin/bash";
 
-/// The text of the three files. Some images have no /etc/shadow.
+/// The text of /etc/passwd, /etc/group and /etc/shadow. Some images have no /etc/shadow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the file of that name")]
 pub struct AccountFiles {
@@ -37,13 +37,13 @@ pub struct AccountFiles {
 }
 
 impl AccountFiles {
-    /// Whether the files contain accounts that an earlier start added.
+    /// Whether the files contain users or groups that an earlier start or reload added.
     pub fn has_managed_accounts(&self) -> bool {
         self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
     }
 
-    /// Removes the accounts that an earlier start added. Also removes memberships and passwords that the image contains
-    /// for names without an account, because a new account must not inherit them.
+    /// Removes the users and groups that an earlier start or reload added. Also removes memberships and passwords that the
+    /// image contains for names in `wanted` without an account, because a new account must not inherit them.
     fn without_managed(&self, wanted: &[User]) -> Self {
         let (ours, others): (Vec<&str>, Vec<&str>) = self.passwd.lines().partition(|line| is_our_user(line));
         let others: BTreeSet<&str> = others.into_iter().map(name).collect();
@@ -66,7 +66,7 @@ impl AccountFiles {
     /// Adds these users and groups.
     ///
     /// # Errors
-    /// The first value that another account already has, or that names a missing group.
+    /// The first value that conflicts with an existing user or group, or that names a missing group.
     pub fn with(&self, users: &[User], groups: &[Group]) -> Result<Self, Fault> {
         let base = self.without_managed(users);
         let (rows, mut group) = (Rows::of(&base.passwd), base.groups());
@@ -86,7 +86,7 @@ impl AccountFiles {
                 if !user.is_hosts && group.name_of(user.gid()).is_none() {
                     group.add(name, user.gid(), false).map_err(|(_, what)| {
                         let key = if user.gid.is_some() { "gid" } else { "name" };
-                        fault(vec![key.into()], format!("{what}; add the user's group as a [[group]]"))
+                        fault(vec![key.into()], format!("{what}; add a [[group]] with another name and the user's GID"))
                     })?;
                 }
                 let (gid, home) = (user.gid(), user.home());
@@ -105,7 +105,7 @@ impl AccountFiles {
         Ok(Self { passwd, group: lines(group.lines.iter().map(|line| line.join(":"))), shadow })
     }
 
-    /// The UID and name of each user that an earlier start added and whose UID no user in `users` has.
+    /// The UID and name of each user that an earlier start or reload added and whose UID no user in `users` has.
     pub fn removed_users(&self, users: &[User]) -> Vec<(u32, String)> {
         let wanted: BTreeSet<u32> = users.iter().map(|user| user.uid).collect();
         let ours = self.passwd.lines().filter(|line| is_our_user(line));
@@ -142,20 +142,21 @@ impl<'a> Rows<'a> {
         Self { names, uids }
     }
 
-    /// Whether the account exists with the same values.
+    /// Whether the account exists. If its name or UID exists with other values, returns the configuration key and the conflict.
     fn has(&self, user: &User) -> Result<bool, (&'static str, String)> {
         let (uid, gid) = (user.uid.to_string(), user.gid().to_string());
         if let Some(row) = self.names.get(user.name.as_str()) {
-            let is = |key, value: &str| {
+            // `key` locates the error: the GID is the UID if the user has no `gid`.
+            let is = |key, what: &str, value: &str| {
                 Err((
                     key,
-                    format!("the image already has a user `{}` with {key} {}", user.name, value.escape_default()),
+                    format!("the image already has a user `{}` with {what} {}", user.name, value.escape_default()),
                 ))
             };
             return match (&row[..], &user.home) {
-                (row, _) if row[2] != uid => is("uid", row[2]),
-                (row, _) if row[3] != gid => is(if user.gid.is_some() { "gid" } else { "uid" }, row[3]),
-                (row, Some(home)) if home.to_str() != Some(row[5]) => is("home", row[5]),
+                (row, _) if row[2] != uid => is("uid", "uid", row[2]),
+                (row, _) if row[3] != gid => is(if user.gid.is_some() { "gid" } else { "uid" }, "gid", row[3]),
+                (row, Some(home)) if home.to_str() != Some(row[5]) => is("home", "home", row[5]),
                 _ => Ok(true),
             };
         }
@@ -199,11 +200,14 @@ impl GroupLines {
     fn add(&mut self, name: &AccountName, gid: u32, is_hosts: bool) -> Result<(), (&'static str, String)> {
         if let Some(place) = self.names.get(name.as_str()) {
             let own = self.lines[*place].get(2).map_or("none", String::as_str);
-            let what = || format!("the image already has a group `{name}` with GID {}", own.escape_default());
+            let what = || format!("the group `{name}` already exists with GID {}", own.escape_default());
             return if own == gid.to_string() { Ok(()) } else { Err(("gid", what())) };
         }
         if let Some(other) = self.name_of(gid) {
-            return Err(("name", format!("GID {gid} is the group `{}`: use that name", other.escape_default())));
+            return Err((
+                "name",
+                format!("GID {gid} already belongs to the group `{}`; use that name", other.escape_default()),
+            ));
         }
         let mark = if is_hosts { HOSTS_GROUP_MARK } else { GROUP_MARK };
         self.push([name.as_str(), mark, &gid.to_string(), ""].map(str::to_owned).to_vec());

@@ -1,4 +1,4 @@
-//! Autoscaled nodes, which Slurm starts with the operator's commands.
+//! Autoscaled nodes, which slurmctld starts and stops with the operator's commands.
 //!
 //! They are CLOUD nodes in slurm.conf, so that jobs can request their resources while they are powered down.
 
@@ -31,7 +31,7 @@ pub struct PowerScript {
 }
 
 impl Autoscale {
-    /// Plans autoscaling; `None` without autoscaled nodes.
+    /// Plans autoscaling; `None` without autoscaled nodes, or if this container does not belong to a cluster of several containers.
     pub(super) fn plan(config: &Config) -> Option<Self> {
         let autoscale = &config.autoscale;
         if autoscale.nodes.is_empty() || !config.shares_a_cluster() {
@@ -53,24 +53,26 @@ impl Autoscale {
     }
 }
 
-/// The slurm.conf keys for starting and stopping nodes. The file is the same everywhere; only the controller has the scripts.
+/// Adds the slurm.conf keys for starting and stopping nodes. slurm.conf is the same in all containers; only the
+/// controller's container has the scripts.
 pub(super) fn settings(settings: &mut Settings, config: &Config) {
     let autoscale = &config.autoscale;
     let path = |name: FileName| -> PathBuf { config.paths.slurm.join(name.as_str()) };
     settings.add_because("ResumeProgram", path(FileName::Resume).display(), "starts nodes for jobs ([autoscale])");
     settings.add_because("SuspendProgram", path(FileName::Suspend).display(), "stops idle nodes");
-    let why = "stops a node that did not start in time, so that it can be retried";
+    let why = "stops a node that did not start in time, so that the start can be retried";
     settings.add_because("ResumeFailProgram", path(FileName::Suspend).display(), why);
     settings.add("SuspendTime", autoscale.idle.as_secs().max(1));
     settings.add("ResumeTimeout", autoscale.resume_timeout.as_secs().max(1));
     settings.add("SuspendTimeout", autoscale.suspend_timeout.as_secs().max(1));
     settings.add("ResumeRate", 0);
     settings.add("SuspendRate", 0);
-    settings.add_because("SuspendExcStates", "DYNAMIC_NORM", "dynamic nodes stay");
+    settings.add_because("SuspendExcStates", "DYNAMIC_NORM", "dynamic nodes are not powered down");
     settings.add_because("PrivateData", "cloud", "powered-down nodes are shown");
 }
 
-/// Rejects autoscaled nodes that no command or controller can start.
+/// Rejects autoscaled nodes in a one-container cluster, autoscaled nodes without commands that start and stop them, and autoscaled nodes with shared
+/// GPUs.
 pub(super) fn check(config: &Config) -> Result<(), Refusal> {
     let autoscale = &config.autoscale;
     if autoscale.nodes.is_empty() {
@@ -88,15 +90,15 @@ pub(super) fn check(config: &Config) -> Result<(), Refusal> {
         return refusal(
             "[autoscale] has nodes with GPUs, but [gpu] shares GPUs among jobs",
             "slurmctld cannot count the shares of powered-down nodes",
-            "remove shards and mps from [gpu], or gpus from [[autoscale.nodes]]",
+            "remove `shards` and `mps` from [gpu], or `gpus` from [[autoscale.nodes]]",
         );
     }
     let starts = matches!(config.role, Role::Controller | Role::All);
     if starts && (autoscale.resume.is_empty() || autoscale.suspend.is_empty()) {
         return refusal(
-            "[autoscale] has nodes, but no resume and suspend commands",
-            "slurminit has no built-in way to start machines",
-            "set resume and suspend in [autoscale] (the node names are appended to the commands)",
+            "[autoscale] has nodes, but `resume` or `suspend` is not set",
+            "slurminit has no built-in way to start or stop machines",
+            "set `resume` and `suspend` in [autoscale] (the node names are appended to the commands)",
         );
     }
     Ok(())
@@ -153,6 +155,6 @@ mod tests {
         assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("one-container cluster"));
         let shared = format!("role = 'controller'\n{COMMANDS}{NODES}[gpu]\nshards = 4\n");
         assert!(files(&shared).unwrap_err().contains("shares GPUs"));
-        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("set resume and suspend"));
+        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("set `resume` and `suspend`"));
     }
 }

@@ -11,21 +11,21 @@ use model::hostlist;
 use super::customized::parse;
 use super::{Customized, FileName, Text, UserFile};
 
-/// A rejected setting and its place in the operator's files.
+/// A setting that Slurm rejects, and its location in the operator's files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// The place in the operator's files.
+    /// The location of the setting.
     pub culprit: Culprit,
-    /// Slurm's message.
+    /// Slurm's messages about the setting.
     pub message: String,
 }
 
-/// The place where the operator wrote what Slurm rejects.
+/// The location of a setting that Slurm rejects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Culprit {
     /// A value of slurminit.toml, as a path of keys and indices.
     Configuration(Vec<Step>),
-    /// A line of the operator's own Slurm file, counted from 1.
+    /// A line of the operator's own Slurm file, or of plugstack.conf; counted from 1.
     File(PathBuf, usize),
 }
 
@@ -57,18 +57,19 @@ const COMPLAINTS: [&str; 20] = [
 /// The maximum number of Slurm's log lines to show.
 const MAX_LINES: usize = 3;
 
-/// Something the operator wrote that became part of one of Slurm's files.
+/// A setting or line of the operator that is part of one of Slurm's files.
 struct Candidate {
     culprit: Culprit,
     file: FileName,
-    /// The PartitionName of the candidate's line, if any.
+    /// The name of the `[[partition]]` that contains the candidate, if any.
     partition: Option<String>,
     line: Option<usize>,
     key: String,
     value: String,
 }
 
-/// Finds the culprit. `files` are the files that Slurm read, `messages` its log lines without prefix.
+/// Finds the culprit; `None` if no message concerns a setting of the operator. `files` are the files that Slurm read, `own` the operator's own
+/// files among them, and `messages` Slurm's log lines without prefix.
 pub fn blame(config: &Config, files: &[Text], own: &Customized, messages: &[&str]) -> Option<Blame> {
     let required = messages.iter().find_map(|line| required_plugin(plain(line)));
     if required.is_some() {
@@ -101,7 +102,8 @@ pub fn blame(config: &Config, files: &[Text], own: &Customized, messages: &[&str
     Some(Blame { culprit: culprit.culprit.clone(), message: shown.join("; ") })
 }
 
-/// A plugin that plugstack.conf requires: `spank: /etc/slurm/plugstack.conf:1: Failed to load plugin x.so. Aborting.`
+/// Parses the message about a plugin that plugstack.conf requires:
+/// `spank: /etc/slurm/plugstack.conf:1: Failed to load plugin x.so. Aborting.`
 fn required_plugin(line: &str) -> Option<Blame> {
     let (place, _) = line.strip_prefix("spank: ")?.split_once(": Failed to load plugin ")?;
     let (path, number) = place.rsplit_once(':')?;
@@ -109,7 +111,7 @@ fn required_plugin(line: &str) -> Option<Blame> {
     Some(Blame { culprit, message: line.to_owned() })
 }
 
-/// Removes spaces, and the function name that Slurm puts in front of a message.
+/// Removes surrounding spaces, and the function name that Slurm puts in front of some messages.
 fn plain(line: &str) -> &str {
     line.trim().trim_start_matches("_parse_next_key: ")
 }
@@ -163,7 +165,7 @@ fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item 
     files.iter().flat_map(of_file)
 }
 
-/// The place named in a message: `Parse error in file /etc/slurm/slurm.conf line 40: ...`.
+/// The line that a message names: `Parse error in file /etc/slurm/slurm.conf line 40: ...`.
 struct NamedLine {
     file: FileName,
     line: usize,
@@ -200,7 +202,7 @@ impl Candidate {
         u8::from(here) * 8 + u8::from(value) * 4 + u8::from(key) * 2 + u8::from(file)
     }
 
-    /// Whether the message mentions the key. Slurm may report a NodeName as NodeHostName, for which it is the default.
+    /// Whether the message mentions the key. Slurm may report NodeName as NodeHostName, which defaults to NodeName.
     fn mentions_key(&self, complaint: &str) -> bool {
         let is_node = self.key.eq_ignore_ascii_case("NodeName");
         mentions(complaint, &self.key) || is_node && mentions(complaint, "NodeHostName")
@@ -212,7 +214,7 @@ impl Candidate {
         key.is_some_and(|key| key.eq_ignore_ascii_case(&self.key))
     }
 
-    /// Whether the message contains a key such as PreemptType, whose spelling no English word has.
+    /// Whether the message contains the key, and the key has a capital letter inside, such as PreemptType, so that it cannot be an English word.
     fn is_spelled_out(&self, complaint: &str) -> bool {
         let is_compound = self.key.chars().skip(1).any(char::is_uppercase);
         is_compound && complaint.split(|c: char| !c.is_alphanumeric()).any(|word| word == self.key)
@@ -223,7 +225,8 @@ impl Candidate {
         mentions(complaint, &self.value)
     }
 
-    /// Whether the message mentions a distinctive value. Numbers, YES and ALL are not, because they appear in many lines.
+    /// Whether the message mentions the value or one of its list items, if it is distinctive. Words of one or two characters, numbers, YES, NO and
+    /// ALL are not distinctive, because they appear in many lines.
     fn mentions_value(&self, complaint: &str) -> bool {
         let is_distinctive = |item: &&str| {
             item.len() > 2

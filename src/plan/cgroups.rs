@@ -12,32 +12,32 @@ use super::{NodePlan, Reasons};
 pub struct CgroupPlan {
     /// The lines of cgroup.conf.
     pub lines: Vec<(&'static str, &'static str)>,
-    /// The key ProctrackType of slurm.conf.
+    /// The value of ProctrackType in slurm.conf.
     pub proctrack: &'static str,
-    /// The key TaskPlugin of slurm.conf.
+    /// The value of TaskPlugin in slurm.conf.
     pub task: &'static str,
-    /// The reason.
+    /// The reason for the lines and for ProctrackType.
     pub why: String,
 }
 
 impl CgroupPlan {
-    /// Whether Slurm makes a cgroup for each job.
+    /// Whether Slurm creates a cgroup for each job.
     pub fn is_used(&self) -> bool {
         self.proctrack == "proctrack/cgroup"
     }
 
-    /// Whether the kernel denies a job access to the GPUs of other jobs.
+    /// Whether a job's cgroup denies access to the GPUs of other jobs.
     pub fn confines_devices(&self) -> bool {
         self.lines.contains(&("ConstrainDevices", "yes"))
     }
 
-    /// Whether both plans lead to the same slurm.conf.
+    /// Whether both plans set the same plugins in slurm.conf.
     pub(super) fn has_plugins_of(&self, other: &Self) -> bool {
         (self.proctrack, self.task) == (other.proctrack, other.task)
     }
 }
 
-/// Plans the cgroups of a node from the inventory of its own container.
+/// Plans the cgroups of a node from the inventory of its own container, or from the inventory that is common to the cluster.
 pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> CgroupPlan {
     // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
     let whole = node.topology.is_some();
@@ -55,7 +55,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             "tasks are not bound to CPUs: without CAP_SYS_NICE, jobs of users other than root would fail"
         }
         (true, _) => "the container has the whole machine, so tasks can be bound to CPUs",
-        (false, _) => "tasks are not bound to CPUs: the container has only some of the machine's CPUs",
+        (false, _) => "tasks are not bound to CPUs: the node's line does not describe the whole machine",
     };
     reasons.decide(format!("TaskPlugin={}", plan.task), why);
     plan
@@ -87,40 +87,40 @@ pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
         CgroupVersion::V2 => {}
     }
     if !cgroup.writable {
-        return fatal("cgroup v2 is mounted read-only in this container");
+        return fatal("cgroup v2 is not writable in this container");
     }
-    // Tried with 24.11.5: slurmd puts jobs beside the container's group, where the container's limits do not apply.
+    // Tried with 24.11.5: slurmd creates the jobs' cgroups outside of the container's, so the container's limits do not apply to jobs.
     if cgroup.whole_machine {
         let why = "the host's cgroup v2 is mounted (--cgroupns host); jobs would be outside of the container's limits"
             .to_owned();
         return Some(Obstacle { why, ends_slurmd: false });
     }
-    // slurmd moves every process of its root group into its own group, and exits if one of them has no PID in this container.
+    // slurmd moves every process of the root cgroup into its own cgroup, and exits if one of them has no PID in this container.
     if cgroup.foreign_processes {
-        return fatal("the container's cgroup contains processes of another PID namespace, at which slurmd exits");
+        return fatal("the container's cgroup contains processes of another PID namespace, which makes slurmd exit");
     }
     let missing: Vec<&str> =
         NEEDED.into_iter().filter(|name| !cgroup.controllers.iter().any(|own| own == name)).collect();
     if !missing.is_empty() {
-        let why = format!("cgroup v2 is writable, but lacks {}", missing.join(", "));
+        let why = format!("cgroup v2 is writable, but these controllers are missing: {}", missing.join(", "));
         return Some(Obstacle { why, ends_slurmd: false });
     }
     (!inventory.slurm.has_plugin("cgroup_v2"))
         .then(|| Obstacle { why: "this Slurm has no plugin for cgroup v2".to_owned(), ends_slurmd: false })
 }
 
-/// Why the kernel cannot restrict a job to its GPUs although Slurm uses cgroups; `None` if it can.
+/// Why cgroups cannot restrict a job to its GPUs, even if Slurm uses cgroups; `None` if they can.
 fn device_obstacle(inventory: &Inventory) -> Option<String> {
     // Slurm continues without the rules but numbers devices as if they were in force: each job would use the
-    // first one.
+    // first GPU.
     let denied = inventory
         .cgroup
         .device_rules_denied
-        .then(|| "device rules of cgroup v2 require CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN".to_owned());
+        .then(|| "device rules of cgroup v2 require CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN, in the host's user namespace".to_owned());
     denied.or_else(|| share_a_device(inventory).then(|| "the GPUs share one device in WSL2".to_owned()))
 }
 
-/// A warning for operators whose users do not trust each other.
+/// A finding for operators whose users do not trust each other.
 fn not_confined(cause: String) -> Finding {
     Finding::info(
         Kind::JobsNotHeld,
@@ -130,7 +130,7 @@ fn not_confined(cause: String) -> Finding {
     )
 }
 
-/// Whether `OverMemoryKill` is set. Together with `ConstrainRAMSpace`, it makes slurmd exit (24.11, `slurmd.c`).
+/// Whether `[slurm.conf]` sets `OverMemoryKill`. Together with `ConstrainRAMSpace`, it makes slurmd exit (24.11, `slurmd.c`).
 fn has_over_memory_kill(config: &Config) -> bool {
     let params = config.slurm.conf.get("JobAcctGatherParams");
     params.is_some_and(|params| params.as_str().to_ascii_lowercase().contains("overmemorykill"))
@@ -152,11 +152,11 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
         (true, false) => "their CPUs and memory",
         (true, true) => "their CPUs (memory: OverMemoryKill of [slurm.conf])",
         (false, false) => "their memory",
-        (false, true) => "their processes (memory: OverMemoryKill of [slurm.conf])",
+        (false, true) => "their cgroups (memory: OverMemoryKill of [slurm.conf])",
     };
     let why = match device_obstacle(inventory) {
         Some(obstacle) => format!(
-            "writable cgroup: jobs are restricted to {limits}; {obstacle}, so GPUs are only selected by the environment"
+            "writable cgroup: jobs are restricted to {limits}; {obstacle}, so cgroups do not block access to other jobs' GPUs"
         ),
         None => {
             lines.push(("ConstrainDevices", "yes"));
@@ -177,7 +177,7 @@ fn share_a_device(inventory: &Inventory) -> bool {
 }
 
 fn without_cgroups(affinity: bool, why: String) -> CgroupPlan {
-    let why = format!("{why}; GPUs are selected by the job's environment, not enforced by the kernel");
+    let why = format!("{why}; a job's environment selects its GPUs, and no cgroup blocks access to the others");
     CgroupPlan {
         lines: vec![("CgroupPlugin", "disabled")],
         proctrack: "proctrack/linuxproc",

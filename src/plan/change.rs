@@ -1,4 +1,4 @@
-//! How to apply a change of Slurm's files: no action, `scontrol reconfigure`, or a restart of both daemons.
+//! How to apply a change of Slurm's files: no action, `scontrol reconfigure`, a restart of slurmctld and slurmd, or a restart of the container.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use model::prepared::Apply;
 use super::FileName;
 use super::customized::{included, parse};
 
-/// A generated file of Slurm, or the user's own.
+/// One of Slurm's files with its text, generated or the user's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     /// The file's name.
     pub name: FileName,
-    /// The new content of the file.
+    /// The content of the file.
     pub text: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Change {
     pub apply: Apply,
     /// The changes, as readable items.
     pub changes: Vec<String>,
-    /// Whether a node's GRES changed, which aborts the jobs that use them.
+    /// Whether the Gres of a node in slurm.conf changed, which aborts the jobs that use the node's GRES.
     pub gres: bool,
     /// Whether the controller must delete the node so that it registers again with new resources.
     pub node: bool,
@@ -38,8 +38,8 @@ const START_ONLY_KEYS: [&str; 6] =
     ["ClusterName", "SlurmctldPort", "SlurmdPort", "SlurmdSpoolDir", "SlurmUser", "StateSaveLocation"];
 
 /// Keys that `scontrol reconfigure` applies in every supported release: plain values that the daemons read when
-/// they need them (slurm.conf(5), and `read_config.c`). Other keys cause a restart, which is always safe: jobs survive
-/// it.
+/// they need them (slurm.conf(5), and `read_config.c`). A change of any other key outside of PartitionName lines requires a
+/// restart of the daemons, or of the container for [`START_ONLY_KEYS`].
 const RECONFIGURABLE_KEYS: [&str; 50] = [
     "BatchStartTimeout",
     "CompleteWait",
@@ -93,24 +93,28 @@ const RECONFIGURABLE_KEYS: [&str; 50] = [
     "WaitTime",
 ];
 
-/// Compares the files that the daemons run with to the new ones.
+/// Compares the new files with those that the daemons are using.
 pub fn change(old: &[Text], new: &[Text]) -> Change {
     let mut change = Change::default();
     for Text { name, text } in new {
         let before = old.iter().find(|file| file.name == *name).map_or("", |file| file.text.as_str());
         if before == text {
             if *name == FileName::SlurmConf && includes(text) {
-                change.require(Apply::Reconfigure, "slurm.conf has Include lines, which are not compared".to_owned());
+                change.require(Apply::Reconfigure, "files that slurm.conf includes (not compared)".to_owned());
             }
             continue;
         }
         change.files.push(*name);
         match name {
             FileName::SlurmConf => change.compare_slurm_conf(before, text),
-            FileName::GresConf | FileName::CgroupConf if parse::lines(before) != parse::lines(text) => {
-                change.require(Apply::Restart, format!("{name} changed"));
+            // slurmd reads oci.conf only when it starts.
+            FileName::GresConf | FileName::CgroupConf | FileName::OciConf => {
+                if parse::lines(before) == parse::lines(text) {
+                    change.changes.push(format!("{name}: comments"));
+                } else {
+                    change.require(Apply::Restart, format!("{name} changed"));
+                }
             }
-            FileName::GresConf | FileName::CgroupConf => change.changes.push(format!("{name}: comments")),
             // Slurm reads the scripts again each time it runs them.
             _ => change.changes.push(format!("{name} changed")),
         }
@@ -122,9 +126,13 @@ impl Change {
     /// Records that the node differs from its registration (`slurmd --conf`).
     pub fn renew_node(&mut self, registered: &str, now: &str) {
         self.node = true;
-        let is_new = |word: &&str| !registered.split_whitespace().any(|known| known == *word);
-        let news: Vec<&str> = now.split_whitespace().filter(is_new).collect();
-        self.require(Apply::Restart, format!("the node ({})", news.join(" ")));
+        let only_in = |text: &str, other: &str| -> Vec<String> {
+            let is_other = |word: &&str| !other.split_whitespace().any(|known| known == *word);
+            text.split_whitespace().filter(is_other).map(str::to_owned).collect()
+        };
+        let (new, removed) = (only_in(now, registered), only_in(registered, now));
+        let difference = if new.is_empty() { format!("without {}", removed.join(" ")) } else { new.join(" ") };
+        self.require(Apply::Restart, format!("the node ({difference})"));
     }
 
     fn require(&mut self, apply: Apply, what: String) {
@@ -157,10 +165,10 @@ impl Change {
             self.require(Apply::Reconfigure, "the partitions".to_owned());
         }
         if includes(old) || includes(new) {
-            self.require(Apply::Restart, "slurm.conf has Include lines, which are not compared".to_owned());
+            self.require(Apply::Restart, "files that slurm.conf includes (not compared)".to_owned());
         }
         if self.changes.len() == before {
-            // The daemons compare checksums of the whole file with each other.
+            // slurmctld and slurmd compare checksums of the whole file, including its comments.
             self.require(Apply::Reconfigure, "slurm.conf: comments".to_owned());
         }
     }
@@ -206,7 +214,7 @@ fn includes(text: &str) -> bool {
     text.lines().any(|line| included(line).is_some())
 }
 
-/// The number, counted from 1, of the line that sets `key`. Slurm names an unknown key, but usually not the line.
+/// The number, counted from 1, of the first line that sets `key`. Slurm names an unknown key, but usually not the line.
 pub fn line_of_key(text: &str, key: &str) -> Option<usize> {
     let sets = |line: &str| parse::lines(line).iter().any(|line| line.get(key).is_some());
     text.lines().position(sets).map(|at| at + 1)
@@ -282,7 +290,8 @@ mod tests {
         let mut change = Change::default();
         change.renew_node("CPUs=2 Gres=gpu:nvidia:4", "CPUs=2 Gres=gpu:nvidia:3");
         assert_eq!((change.apply, change.node), (Apply::Restart, true));
-        assert_eq!(change.changes, ["the node (Gres=gpu:nvidia:3)"]);
+        change.renew_node("CPUs=2 Gres=gpu:nvidia:4", "CPUs=2");
+        assert_eq!(change.changes, ["the node (Gres=gpu:nvidia:3)", "the node (without Gres=gpu:nvidia:4)"]);
     }
 
     #[test]
@@ -299,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn gres_conf_requires_restart_and_task_prolog_no_action() {
+    fn files_that_daemons_read_at_start_require_restart_and_task_prolog_no_action() {
         let required_action = |name, old: &str, new: &str| {
             let file = |text: &str| [Text { name, text: text.to_owned() }];
             change(&file(old), &file(new)).apply
@@ -308,6 +317,8 @@ mod tests {
         assert_eq!(required_action(FileName::GresConf, line, "Name=gpu File=/dev/nvidia1\n"), Apply::Restart);
         assert_eq!(required_action(FileName::GresConf, line, &format!("# one\n{line}")), Apply::Nothing);
         assert_eq!(required_action(FileName::CgroupConf, "", "ConstrainDevices=yes\n"), Apply::Restart);
+        let oci_conf = "RunTimeRun=\"slurminit oci --images /a \\# slurminit %@ %r\"\n";
+        assert_eq!(required_action(FileName::OciConf, oci_conf, &oci_conf.replace("/a", "/b")), Apply::Restart);
         assert_eq!(required_action(FileName::TaskProlog, "#!/bin/sh\n", "#!/bin/sh\ntrue\n"), Apply::Nothing);
     }
 

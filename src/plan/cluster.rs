@@ -1,4 +1,5 @@
-//! A cluster of several containers: one slurm.conf for all, and dynamic nodes.
+//! A cluster of several containers: dynamic nodes, and a slurm.conf that is the same in all containers except for the plugins that depend on a
+//! node's cgroups.
 
 use config::{Config, FeatureName, NodeName, Role};
 use model::exit_code;
@@ -6,13 +7,13 @@ use model::inventory::{Cgroup, Cpu, Finding, Inventory, Kind};
 
 use super::Refusal;
 
-/// Removes the hardware of a container without slurmd.
+/// The inventory without its GPUs.
 pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
     Inventory { gpus: Vec::new(), ..inventory.clone() }
 }
 
-/// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Plugins that only slurmd loads
-/// are chosen from the node's own inventory.
+/// The inventory from which the common slurm.conf is planned: Slurm's installation and the host's network, without hardware, capabilities or
+/// cgroups. Plugins that only slurmd loads are chosen from the node's own inventory.
 pub(super) fn common_inventory(inventory: &Inventory) -> Inventory {
     Inventory {
         slurm: inventory.slurm.clone(),
@@ -25,7 +26,7 @@ pub(super) fn common_inventory(inventory: &Inventory) -> Inventory {
     }
 }
 
-/// Rejects a role that this container cannot have.
+/// Rejects a compute or login container without a `controller` in `[slurm]`, and a controller's container whose host name differs from it.
 pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {
     if !config.shares_a_cluster() {
         return Ok(());
@@ -50,25 +51,25 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
 /// Rejects a compute or login container without a configured controller.
 ///
 /// # Errors
-/// The key that is missing.
+/// No controller is configured.
 pub fn require_controller(config: &Config) -> Result<(), Refusal> {
     match (&config.slurm.controller, config.role) {
         (None, Role::Compute | Role::Login) => Err(Refusal::new(
             exit_code::CONFIG,
             "no controller address configured",
             "a compute or login container requires a controller",
-            "set SLURMINIT_CONTROLLER, or controller in [slurm], to the host name of the controller's container",
+            "set SLURMINIT_CONTROLLER, or `controller` in [slurm], to the host name of the controller's container",
         )),
         _ => Ok(()),
     }
 }
 
-/// The controller's host name. `host` is the name of this host.
+/// The controller's host name: the configured one, or else `host`, the name of this host.
 pub fn controller(config: &Config, host: &str) -> String {
     config.slurm.controller.as_ref().map_or_else(|| short(host).to_owned(), NodeName::to_string)
 }
 
-/// The name of a dynamic node: the configured name, or the container's name.
+/// The name of a dynamic node: the configured name, or else the container's name, its host name, or `localhost`, whichever is the first valid one.
 pub(super) fn node_name(config: &Config, inventory: &Inventory) -> NodeName {
     if !config.names_node_after_container() {
         return config.node.name.clone();
@@ -77,18 +78,18 @@ pub(super) fn node_name(config: &Config, inventory: &Inventory) -> NodeName {
     names.filter_map(|name| NodeName::try_from(short(name).to_owned()).ok()).next().unwrap_or_default()
 }
 
-/// Reports a host name that differs from the node's name, as in a Docker Compose service without `hostname`.
+/// Reports that the host name differs from the name of a node that is named after its container, as in a Docker Compose service without `hostname`.
 pub(super) fn check_host_name(config: &Config, inventory: &Inventory) -> Option<Finding> {
     let (host, name) = (short(&inventory.hostname), node_name(config, inventory));
     let differs = config.names_node_after_container() && name.as_str() != host;
     differs.then(|| {
-        let what = format!("jobs on the node {name} get {host} from `hostname`");
-        let cause = "the container has no host name of its own (--hostname), and cannot change it";
+        let what = format!("`hostname` returns {host} in jobs on the node {name}");
+        let cause = "the container was started without --hostname, and slurminit cannot change its host name";
         Finding::info(
             Kind::Settings,
             what,
             cause,
-            "start it with --hostname; jobs have the node's name in SLURMD_NODENAME",
+            "start the container with --hostname, or use the variable SLURMD_NODENAME in jobs",
         )
     })
 }
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(files("login", &confined, "").0, shared);
         let (slurm_conf, cgroup_conf) = files("compute", &read_only, "");
         assert_eq!(slurm_conf, shared);
-        assert!(cgroup_conf.contains("read-only"), "{cgroup_conf}");
+        assert!(cgroup_conf.contains("not writable"), "{cgroup_conf}");
     }
 
     #[test]
@@ -289,6 +290,9 @@ mod tests {
         };
         assert!(refusal("controller", "somebody", (24, 11)).fix.contains("--hostname head"));
         assert!(refusal("all", "somebody", (24, 11)).fix.contains("--hostname head"));
+        let invalid = crate::plan(&config("all", ""), &inventory("x y", "0", (24, 11))).map(drop).unwrap_err();
+        assert_eq!(invalid.exit_code, crate::exit_code::CONFIG);
+        assert!(invalid.finding.fix.contains("--hostname NAME"), "{}", invalid.finding);
         let nameless = Config::parse("role = \"login\"", Path::new("x")).unwrap();
         assert!(require_controller(&nameless).unwrap_err().finding.fix.contains("SLURMINIT_CONTROLLER"));
     }

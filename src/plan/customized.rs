@@ -1,4 +1,4 @@
-//! The user's own Slurm files: their ownership and foreseeable problems.
+//! The user's own Slurm files: which existing files are the user's, and foreseeable problems with them.
 
 mod check;
 mod fatal;
@@ -31,12 +31,12 @@ pub enum Origin {
     Config,
     /// Slurm's directory.
     Slurm,
-    /// Slurm's directory, into which slurminit copied the file from the operator's directory. The file counts as the
+    /// Slurm's directory, into which slurminit copied the file from the operator's directory. The file is the
     /// user's only while the original exists.
     Copy,
 }
 
-/// A Slurm file that existed before this start wrote its own.
+/// A Slurm file that existed before this start or reload generated files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserFile {
     /// The file name.
@@ -67,7 +67,7 @@ impl UserFile {
         let missing = read.as_ref().err().cloned();
         let unexpanded = || Expanded { text: plain.to_owned(), ..Expanded::default() };
         let (written, read) = (written.unwrap_or_else(|_| unexpanded()), read.unwrap_or_else(|_| unexpanded()));
-        // A file in Slurm's directory has its included files beside it, and is never modified.
+        // Slurm itself finds the files that a file in Slurm's directory includes. Such a file is never modified.
         let (text, written) = match origin {
             Origin::Config => (written.text.clone(), written),
             Origin::Slurm | Origin::Copy => (text.to_owned(), Expanded::default()),
@@ -75,12 +75,12 @@ impl UserFile {
         Self { name, origin, path, text, read, written, missing }
     }
 
-    /// The file and line that a line of its text, counted from 1, comes from.
+    /// The source file and line of line `line` of `text`. Lines are counted from 1.
     pub fn place(&self, line: usize) -> (PathBuf, usize) {
         self.written.place(line).cloned().unwrap_or_else(|| (self.path.clone(), line))
     }
 
-    /// The file and line that a line of the text read by Slurm, counted from 1, comes from.
+    /// The source file and line of line `line` of the text that Slurm reads. Lines are counted from 1.
     fn place_read(&self, line: usize) -> (PathBuf, usize) {
         self.read.place(line).cloned().unwrap_or_else(|| (self.path.clone(), line))
     }
@@ -103,8 +103,7 @@ impl UserFile {
         self.text.starts_with(super::HEADER)
     }
 
-    /// Whether the file is the user's. In Slurm's directory, a file that slurminit generated at an earlier start is
-    /// not.
+    /// Whether the file is the user's: the file is marked, or USER_CUSTOMIZED is set and slurminit did not generate the file.
     fn is_users(&self, config: &Config) -> bool {
         self.is_marked() || (config.user_customized && !self.is_generated())
     }
@@ -117,7 +116,7 @@ pub enum FileState {
     Missing,
     /// A file, directory or device that is not a program.
     Present,
-    /// A file that can be executed, or a pattern for names in a directory that is not empty.
+    /// An executable file, or a pattern (glob(7)) that matches a file.
     Program,
 }
 
@@ -126,15 +125,15 @@ pub enum FileState {
 pub struct Customized {
     /// The user's files, at most one of each name.
     pub files: Vec<UserFile>,
-    /// The decision about each file.
+    /// The decision to use each of these files.
     pub decisions: Vec<Decision>,
     /// Foreseeable problems.
     pub findings: Vec<Finding>,
-    /// A problem that certainly makes a daemon exit.
+    /// A setting that certainly makes a daemon exit or block, or keeps jobs from running.
     pub fatal: Option<Fatal>,
     /// This node in the user's slurm.conf; `None` without that file, or if no line is for this node.
     pub own_node: Option<OwnNode>,
-    /// The other hosts in the user's slurm.conf that slurmctld looks up here.
+    /// The other hosts in the user's slurm.conf that slurmctld looks up, if it runs here.
     pub remote_hosts: Vec<RemoteHost>,
 }
 
@@ -149,7 +148,7 @@ impl Customized {
         last_value(&self.get(FileName::SlurmConf)?.read.text, key)
     }
 
-    /// The place where the operator set a slurm.conf key.
+    /// The location where the operator set a slurm.conf key; `None` if the operator did not set it.
     pub fn culprit(&self, config: &Config, key: &str) -> Option<Culprit> {
         match self.get(FileName::SlurmConf) {
             Some(file) => {
@@ -166,7 +165,7 @@ impl Customized {
     }
 }
 
-/// Separates the user's files from the others.
+/// Selects the user's files among the Slurm files that exist.
 pub fn select_user_files(config: &Config, found: &[UserFile]) -> Customized {
     let mut chosen = Customized::default();
     // A slurm.conf depends on the lines of gres.conf, so marking it covers the files beside it too.
@@ -189,7 +188,7 @@ pub fn select_user_files(config: &Config, found: &[UserFile]) -> Customized {
                 let why = if file.is_marked() {
                     "the file has the line # USER_CUSTOMIZED=true"
                 } else if is_beside_marked(file) {
-                    "the slurm.conf beside the file has the line # USER_CUSTOMIZED=true"
+                    "the slurm.conf in the same directory has the line # USER_CUSTOMIZED=true"
                 } else {
                     "USER_CUSTOMIZED is set"
                 };
@@ -207,11 +206,17 @@ pub fn select_user_files(config: &Config, found: &[UserFile]) -> Customized {
 }
 
 fn ignored(file: &UserFile) -> Finding {
+    let fix = match file.name {
+        FileName::SlurmConf => {
+            "add that line to use the file, or remove the file; keys of slurm.conf can also be set in [slurm.conf] of slurminit.toml"
+        }
+        _ => "add that line to use the file, or remove the file",
+    };
     Finding::warning(
         Kind::OwnFiles,
         format!("{} is not used", file.path.display()),
         "the file has no line `# USER_CUSTOMIZED=true`",
-        "add that line to use the file, set the keys in [slurm.conf] of slurminit.toml, or remove the file",
+        fix,
     )
 }
 
@@ -220,7 +225,7 @@ fn replaced(file: &UserFile) -> Finding {
         Kind::OwnFiles,
         format!("{} is replaced by a generated file; backup: {}.previous", file.path.display(), file.name),
         "the file existed before, without the line `# USER_CUSTOMIZED=true`",
-        "to keep your own file, add that line and restart",
+        "to keep your own file, restore the backup, add that line to it and restart",
     )
 }
 
@@ -229,7 +234,7 @@ fn removed(config: &Config, file: &UserFile) -> Finding {
     Finding::info(
         Kind::OwnFiles,
         format!("{} was removed; {} is generated again", original.display(), file.path.display()),
-        "the installed file was a copy of it",
+        "the installed file was a copy of the removed file",
         format!("no action if intended; backup: {}.previous", file.name),
     )
 }
@@ -256,8 +261,10 @@ impl Plan {
             self.drop_task_prolog();
         }
         if customized.get(FileName::SlurmConf).is_some() {
-            let cause = "slurm.conf is the user's own, so its TaskProlog applies";
-            self.findings.extend(self.task_prolog.as_ref().and_then(|prolog| prolog.not_used(cause)));
+            let cause = "your own slurm.conf does not set TaskProlog to this script";
+            let own = customized.last_value("TaskProlog");
+            let unused = self.task_prolog.as_ref().filter(|prolog| own.as_deref() != prolog.path.to_str());
+            self.findings.extend(unused.and_then(|prolog| prolog.not_used(cause)));
         } else {
             if let Some(gres) = customized.get(FileName::GresConf) {
                 self.count_users_gres(gres, names);
@@ -275,7 +282,7 @@ impl Plan {
         customized
     }
 
-    /// The programs that are written after the check, which a slurm.conf of the user may name.
+    /// The paths of slurminit's Prolog, Epilog and TaskProlog. The user's slurm.conf may name them, but they are written after the check.
     fn scripts(&self) -> Vec<PathBuf> {
         let (prolog, task_prolog) = (self.prolog.as_ref(), self.task_prolog.as_ref());
         let paths = [Some(&self.epilog.path), prolog.map(|own| &own.path), task_prolog.map(|own| &own.path)];
@@ -294,7 +301,7 @@ impl Plan {
     }
 
     /// Sets the node's Gres in a generated slurm.conf to the GPUs in the user's gres.conf, because slurmctld marks a
-    /// node that claims more as invalid. If the user's lines use AutoDetect, the node keeps the detected GPUs.
+    /// node invalid if slurm.conf claims more GPUs than slurmd reports. If the user's lines use AutoDetect, the node keeps the detected GPUs.
     fn count_users_gres(&mut self, gres: &UserFile, names: &Names) {
         let node = self.node_names();
         let own = parse::gres_lines(&gres.read.text, &|hosts| own_node::is_for_node(hosts, Some(&node), names));
@@ -314,7 +321,7 @@ impl Plan {
         }
         self.decisions.push(Decision::new(
             format!("Gres={}", self.nodes.node.gres),
-            format!("one per line in {}", gres.path.display()),
+            format!("the GPUs in {}", gres.path.display()),
         ));
     }
 }

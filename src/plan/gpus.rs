@@ -1,4 +1,4 @@
-//! gres.conf: one line for each GPU that jobs can get.
+//! The GPUs and MIG instances that jobs can get, for gres.conf, the node's Gres and the task prolog.
 
 mod numbering;
 mod offer;
@@ -22,19 +22,19 @@ pub use selection::select;
 pub struct GresPlan {
     /// What determines the devices.
     pub auto_detect: AutoDetect,
-    /// One line per usable GPU or MIG instance, in the order in which jobs count them: grouped by type, as Slurm sorts
+    /// The usable GPUs and MIG instances, in the order in which jobs count them: grouped by type, as Slurm sorts
     /// them by the types in the node's Gres.
     pub lines: Vec<GresLine>,
-    /// Whether Slurm and the runtimes number the devices in the same way.
+    /// Whether Slurm and the runtimes number the devices in the same way without further settings.
     pub matches_runtime_numbers: bool,
-    /// How jobs can share whole GPUs.
+    /// How jobs can share whole GPUs; `None` if they cannot.
     pub sharing: Option<Sharing>,
 }
 
 impl GresPlan {
     /// The flags of every line, which select the environment variables that a job gets. Slurm drops a line whose flags
-    /// differ from those of the first line ("does not match env flags for previous GRES"). So on a machine with both
-    /// vendors each line has both flags.
+    /// differ from those of the first line ("does not match env flags for previous GRES"). So on a machine with GPUs of several vendors,
+    /// each line has the flags of all of them.
     pub fn flags(&self) -> String {
         let mut vendors: Vec<Vendor> = self.lines.iter().map(|line| line.vendor).collect();
         vendors.sort_unstable();
@@ -50,7 +50,7 @@ impl GresPlan {
         self.sharing.into_iter().flat_map(shared)
     }
 
-    /// GresTypes: what a job may request, even if this node has none of it.
+    /// The value of GresTypes: the GRES that a job may request, even if this node has none of them.
     pub(super) fn types(config: &Config) -> String {
         config.gpu.sharing().map_or_else(|| "gpu".to_owned(), |sharing| format!("gpu,{}", sharing.gres()))
     }
@@ -72,7 +72,7 @@ impl GresPlan {
 pub enum AutoDetect {
     /// The lines in gres.conf.
     Off,
-    /// Slurm's plugin for this vendor; the lines only serve for counting.
+    /// Slurm's plugin for this vendor; gres.conf then lists the GPUs only in comments.
     Plugin(Vendor),
 }
 
@@ -86,24 +86,25 @@ impl AutoDetect {
     }
 }
 
-/// A line of gres.conf.
+/// A GPU or MIG instance for jobs, with the values of its line in gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GresLine {
-    /// The key Type.
+    /// The value of Type.
     pub gres_type: GresType,
-    /// The key File; MultipleFiles for a MIG instance.
+    /// The value of File, or of MultipleFiles for a MIG instance.
     pub files: Vec<DevicePath>,
     /// Cores, as Slurm's abstract core indices. Either all lines have cores or none.
     pub cores: Option<CpuSet>,
-    /// Links to every whole GPU in the file; -1 for the GPU itself. Empty for a MIG instance.
+    /// The number of links to each whole GPU in gres.conf; -1 for the GPU itself. Empty for a MIG instance or a simulated GPU.
     pub links: Vec<i64>,
-    /// The vendor, which decides the environment variables that a job gets.
+    /// The vendor, which determines the environment variables that a job gets.
     pub vendor: Vendor,
     /// The driver's index of the GPU.
     pub index: u32,
-    /// The name that the vendor's runtime uses: a number, or a UUID where CUDA's number is unknown.
+    /// The name that the vendor's runtime uses: a number, or for CUDA the UUID if that is configured or the number is unknown. Without a UUID,
+    /// an unknown number is guessed.
     pub runtime_name: String,
-    /// The UUID, if CUDA's number depends on the device files that the job's user can open.
+    /// The UUID, if `runtime_name` is a CUDA device number that depends on which device files the job's user can open.
     pub uuid: Option<String>,
     /// A readable name: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
     pub name: String,
@@ -111,7 +112,7 @@ pub struct GresLine {
     pub memory_mib: Option<u64>,
     /// The PCI address.
     pub pci_address: Option<PciAddress>,
-    /// The comment above the line: model, UUID, PCI address.
+    /// The comment above the line: vendor and index, name, and if known the memory, PCI address and UUID.
     pub comment: String,
 }
 
@@ -160,7 +161,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
     plan
 }
 
-/// Whole GPUs come before MIG instances, and instances are sorted by their GPU's minor, as in Slurm's own detection, so
+/// Sorts the devices. Whole GPUs come before MIG instances, and instances are sorted by their GPU's minor, as in Slurm's own detection, so
 /// that the link matrix stays square. Then they are grouped by type: Slurm sorts the lines like that anyway, but not
 /// the links.
 fn in_slurms_order<'a>(
@@ -195,7 +196,7 @@ fn auto_detect(
         let maker = vendor.traits().maker;
         reasons.warn(
             Kind::Settings,
-            format!("gres = \"autodetect\" not possible with these {maker} GPUs; using explicit lines"),
+            format!("gres = \"autodetect\" is not possible with these {maker} GPUs; listing the GPUs explicitly in gres.conf"),
             why,
             "no action; gres = \"explicit\" avoids this warning",
         );
@@ -204,7 +205,7 @@ fn auto_detect(
     let plugin = plugin(vendor);
     if let Some(fault) = auto_detect_fault(vendor, inventory, node).filter(|_| inventory.slurm.has_plugin(&plugin)) {
         let why = fault.cause.clone();
-        let what = "gres = \"autodetect\" not possible here; using explicit lines";
+        let what = "gres = \"autodetect\" is not possible here; listing the GPUs explicitly in gres.conf";
         reasons.warn(fault.kind, what, &*why, format!("{}, or set gres = \"explicit\"", fault.fix));
         return explicit(&why, reasons);
     }
@@ -215,7 +216,7 @@ fn auto_detect(
     }
     reasons.warn(
         Kind::Settings,
-        format!("gres = \"autodetect\" not possible: Slurm's plugin {plugin} is not installed; using explicit lines"),
+        format!("gres = \"autodetect\" is not possible: Slurm's plugin {plugin} is not installed; listing the GPUs explicitly in gres.conf"),
         "without the plugin slurmd finds no GPU, and Slurm drains the node",
         format!("build the image with GPU_TYPE={vendor}, or set gres = \"explicit\""),
     );
@@ -226,7 +227,7 @@ fn auto_detect(
 fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) -> Result<Vendor, &'static str> {
     if config.gpu.gres == GresMode::Explicit {
         return Err(
-            "explicit lines match the devices that this container can open; a plugin that finds others would drain the node",
+            "explicit lines match the devices that this container can open; if Slurm's plugin detected others, Slurm would drain the node",
         );
     }
     let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("no GPU to detect")?;
@@ -234,7 +235,7 @@ fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) 
         matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty | Obstacle::Starting)
     };
     if gpus.iter().any(|offer| offer.gpu.vendor != vendor) {
-        Err("Slurm detects only one vendor, but the node has two")
+        Err("Slurm detects GPUs of only one vendor, but the node has GPUs of several vendors")
     } else if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {
         Err("Slurm's plugin would also offer the excluded GPUs")
     } else if config.gpu.sharing().is_some() && gpus.iter().any(|offer| offer.instance.is_some()) {
@@ -249,7 +250,8 @@ pub(super) fn plugin(vendor: Vendor) -> String {
     format!("gpu_{}", vendor.traits().slurm.auto_detect)
 }
 
-/// Why Slurm's plugin would not find all GPUs of this container.
+/// The problem with AutoDetect here, if any: Slurm's plugin would find no GPU, or jobs for some GPUs would be rejected. The finding's `what` is
+/// empty.
 pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &NodePlan) -> Option<Finding> {
     let fault = |severity, cause: String, fix: &str| {
         Some(Finding { kind: Kind::Settings, severity, what: String::new(), cause, fix: fix.to_owned() })
@@ -266,7 +268,11 @@ pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &No
             "Slurm's plugin uses the cores of all {machine} CPUs, but the node has {}: jobs for some GPUs would be rejected",
             node.cpus
         );
-        return fault(Severity::Warning, cause, "assign all CPUs to the container");
+        return fault(
+            Severity::Warning,
+            cause,
+            "assign all CPUs to the container and to the node (no `cpus` in [node])",
+        );
     }
     None
 }
@@ -298,33 +304,33 @@ fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, invent
 
 fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
     match config.gpu.type_name {
+        _ if plan.auto_detect != AutoDetect::Off => "the types match those that Slurm's plugin detects",
         TypeName::Vendor | TypeName::Model if plan.lines.iter().any(|line| line.links.is_empty()) => {
-            "one per line in gres.conf; the type of a MIG instance is its GPU's model and profile, as \
+            "one device per line in gres.conf; a MIG instance's type is the model of the GPU and the profile of the instance, as \
              in Slurm's own detection"
         }
         TypeName::Model if plan.lines.iter().all(|line| line.gres_type.as_str() == line.vendor.as_str()) => {
-            "one per line in gres.conf; the type is the vendor's name, because no model name is usable"
+            "one device per line in gres.conf; the type is the vendor's name, because no model name is usable"
         }
-        TypeName::Vendor => "one per line in gres.conf; the type is the vendor's name",
-        TypeName::Model => "one per line in gres.conf; the type is the model (`[gpu] type_name`)",
-        TypeName::Index => "one per line in gres.conf; each has its own type (`[gpu] type_name`)",
+        TypeName::Vendor => "one device per line in gres.conf; the type is the vendor's name",
+        TypeName::Model => "one device per line in gres.conf; the type is the model (`[gpu] type_name`)",
+        TypeName::Index => "one device per line in gres.conf; each has its own type (`[gpu] type_name`)",
     }
 }
 
 /// The cores close to a GPU, or why no line can have any: slurmctld reports an error at every registration if only some
-/// lines have cores. The cores are those of whole sockets. If a GPU is close to part of a socket (several NUMA nodes
-/// per socket), slurmctld 24.11 marks the node invalid ("GRES core specification doesn't match socket boundaries"), so
-/// the whole socket is used.
+/// lines have cores. The cores are those of whole sockets, even if a GPU is close to only part of a socket (several NUMA nodes per socket):
+/// with part of a socket, slurmctld 24.11 marks the node invalid ("GRES core specification doesn't match socket boundaries").
 fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
     let file = offer.files.first().map_or("a GPU", DevicePath::as_str);
     if node.topology.is_none() {
-        return Err("core numbers require that the node's line has the whole machine".to_owned());
+        return Err("core numbers require that the node's line describes the whole machine".to_owned());
     }
     if inventory.cpu.sockets.len() == 1 {
         return Err("the machine has one socket".to_owned());
     }
     let Some(near) = &offer.gpu.cpus else {
-        return Err(format!("the CPUs near {file} are unknown (NUMA node -1)"));
+        return Err(format!("the CPUs near {file} are unknown"));
     };
     let mut first = 0;
     let mut cores = BTreeSet::new();

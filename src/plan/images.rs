@@ -11,22 +11,22 @@ use model::value::is_plain_path;
 pub struct Images {
     /// The directory of the images that all users share.
     pub directory: PathBuf,
-    /// Slurm's configuration directory. `None` if its path cannot be in oci.conf.
+    /// Slurm's configuration directory. `None` if its path cannot be written to oci.conf.
     pub slurm: Option<PathBuf>,
-    /// The directory of munge's socket. `None` if its path cannot be in oci.conf.
+    /// The directory of munge's socket. `None` if its path cannot be written to oci.conf.
     pub munge: Option<PathBuf>,
     /// The directories of `[images] mounts`.
     pub mounts: Vec<PathBuf>,
-    /// The directory with a directory for each user, in which slurmstepd creates the OCI bundles.
+    /// The parent of the users' directories. slurmstepd creates a user's OCI bundles in the user's directory.
     pub bundles: PathBuf,
-    /// Whether several nodes run in this container, each of which needs directories of its own.
+    /// Whether several nodes run in this container, each of which needs separate directories.
     pub has_several_nodes: bool,
-    /// The newest CUDA release that the driver supports: `12.4`.
+    /// The newest CUDA release that the driver supports: `12.4`. `None` if it is unknown, and in a cluster of several containers.
     pub cuda: Option<String>,
 }
 
 impl Images {
-    /// Plans jobs in images; `None` if the path of the bundles cannot be in oci.conf.
+    /// Plans jobs in images; `None` if the path of the bundles cannot be written to oci.conf.
     pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
         let bundles = config.paths.run.join(Paths::BUNDLES);
         if !is_plain_path(&bundles) {

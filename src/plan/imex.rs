@@ -1,8 +1,8 @@
 //! IMEX channels, through which jobs share GPU memory between machines in one NVLink domain (GB200).
 //!
-//! Slurm's switch/nvidia_imex (24.05 and newer) gives each job a channel of its own: slurmstepd mounts a tmpfs with one channel file for
-//! the step, and slurmd empties the directory at its start (imex_device.c). Both need CAP_SYS_ADMIN. Without it jobs open the channels
-//! that the container has: they are no GRES, so neither device rules nor the owner of a GPU's file restrict them.
+//! Slurm's switch/nvidia_imex (24.05 and newer) gives each job its own channel: slurmd empties the directory of the channels when it
+//! starts, and slurmstepd mounts a tmpfs with one channel file there, which needs CAP_SYS_ADMIN (imex_device.c). Without the plugin, jobs
+//! open the channels that the container has: the channels are not a GRES, so neither device rules nor the owner of a GPU's file restrict them.
 
 use config::Config;
 use model::inventory::{Finding, Inventory, Kind};
@@ -29,9 +29,9 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, settings: &[Setting],
             Kind::Container,
             "no IMEX channel: jobs cannot use NVLink between nodes",
             format!(
-                "the GPUs are in the NVLink domain {domain}, but /dev/nvidia-caps-imex-channels has no channel here"
+                "the GPUs are in the NVLink domain {domain}, but /dev/nvidia-caps-imex-channels contains no channel"
             ),
-            "on the host `modprobe nvidia NVreg_CreateImexChannel0=1`; start the container with NVIDIA_IMEX_CHANNELS=0",
+            "on the host, add `options nvidia NVreg_CreateImexChannel0=1` to /etc/modprobe.d/nvidia.conf and reboot; then start the container with NVIDIA_IMEX_CHANNELS=0",
         ));
     }
     if channels.is_empty() || has_plugin {
@@ -40,14 +40,14 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, settings: &[Setting],
     let list: Vec<String> = channels.iter().map(u32::to_string).collect();
     reasons.decide(
         format!("IMEX channels {}", list.join(",")),
-        "every job can open them: they are no GRES, and CUDA uses the first",
+        "every job can open the channels: they are not a GRES, and CUDA uses the first one",
     );
     if config.isolates_gpus() {
         reasons.findings.push(Finding::info(
             Kind::Settings,
-            "the jobs of all users share one IMEX channel, which does not separate their GPU memory between nodes",
+            "the jobs of all users share one IMEX channel, so GPU memory that a job shares between nodes is not protected from other users",
             "only Slurm's plugin switch/nvidia_imex gives each job its own channel, and it needs CAP_SYS_ADMIN",
-            "no action if the users trust each other; otherwise give each group containers with a channel of its own",
+            "no action if the users trust each other; otherwise give each group of users its own containers, with their own channel",
         ));
     }
 }

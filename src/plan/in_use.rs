@@ -1,5 +1,5 @@
-//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if its partition or nodes are missing from slurm.conf, both at a
-//! reconfiguration and at a start (24.11, `_sync_jobs_to_conf`).
+//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if its partition or nodes are missing from slurm.conf, both
+//! at a reconfiguration and at a start (24.11, `_sync_jobs_to_conf`).
 
 mod nodes;
 mod saved;
@@ -17,7 +17,7 @@ pub use saved::Saved;
 /// The jobs whose partitions or nodes may be missing from a new slurm.conf.
 #[derive(Clone, Debug)]
 pub struct InUse {
-    /// The jobs reported by slurmctld; `None` if it is not running.
+    /// The jobs reported by slurmctld; `None` at a start, or if slurmctld cannot be queried.
     pub jobs: Option<Vec<QueuedJob>>,
     /// The names in the saved state.
     pub saved: Saved,
@@ -28,14 +28,14 @@ pub struct InUse {
 pub struct RemovedPartition {
     /// The partition's name.
     pub name: String,
-    /// Whether the partition accepts new jobs.
+    /// Whether the partition's State was UP in the previous slurm.conf.
     pub is_up: bool,
     settings: Vec<(String, String)>,
     /// The NodeSets that the partition's line refers to.
     sets: Vec<FeatureName>,
 }
 
-/// The partitions that the new slurm.conf no longer has.
+/// The partitions that are missing from the new slurm.conf.
 pub fn removed_partitions(former: &str, now: &str) -> Vec<RemovedPartition> {
     let (former, now) = (parse::lines(former), parse::lines(now));
     let has = |name: &str| partitions(&now).any(|(known, _)| known == name);
@@ -59,7 +59,7 @@ impl RemovedPartition {
     fn of(name: &str, line: &Line, sets: &[&str]) -> Self {
         let is = |key: &str, known: &str| key.eq_ignore_ascii_case(known);
         let state = line.get("State").filter(|state| !is(state, "UP"));
-        // Keep the State of a partition that already accepts no jobs, because it may hold pending jobs.
+        // Any other State is kept: with DRAIN, the pending jobs of a partition that is DOWN or INACTIVE would start.
         let state = ("State".to_owned(), state.unwrap_or("DRAIN").to_owned());
         let own =
             line.pairs().iter().filter(|(key, _)| !["PartitionName", "State", "Default"].iter().any(|no| is(key, no)));
@@ -73,8 +73,8 @@ impl RemovedPartition {
         }
     }
 
-    /// Removes the nodes that `now` no longer has: slurmctld exits at a partition with an unknown node. Without nodes the partition's jobs
-    /// wait.
+    /// Removes the nodes that are missing from `now`, because slurmctld exits at a partition with an unknown node. The jobs of a partition
+    /// without nodes wait.
     pub fn remove_missing_nodes(&mut self, former: &str, now: &str) {
         for (_, list) in self.settings.iter_mut().filter(|(key, _)| key.eq_ignore_ascii_case("Nodes")) {
             if let Some(rest) = nodes::without_missing(list, former, now) {
@@ -83,10 +83,11 @@ impl RemovedPartition {
         }
     }
 
-    /// The jobs that use the partition; `None` if there are none. The list is empty if only the saved state names the partition.
+    /// The jobs that use the partition or may have requested it; `None` if there are none. Without a list of jobs from slurmctld,
+    /// returns an empty list if the saved state contains the partition.
     pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.contains_partition(&self.name).then(Vec::new) };
-        // slurmctld shows only the current partition of a running job. It saves the requested ones within 5 s.
+        // slurmctld shows only the current partition of a running job. It saves the requested partitions within 5 s.
         let may_have_requested = |job: &QueuedJob| {
             !job.is_pending() && (job.time.starts_with("0:0") || used.saved.contains_in_partition_list(&self.name))
         };
@@ -97,7 +98,7 @@ impl RemovedPartition {
 }
 
 impl Plan {
-    /// Adds partitions and nodes of the previous slurm.conf, which accept no new jobs.
+    /// Adds partitions and nodes of the previous slurm.conf. Because of their State, no job submitted later starts on them.
     pub fn keep(&mut self, gone: &[RemovedPartition], nodes: &[RemovedNode]) {
         self.kept_nodes.extend(nodes.iter().cloned());
         for RemovedPartition { name, settings, sets, .. } in gone {
@@ -110,18 +111,19 @@ impl Plan {
     }
 }
 
-/// The refusal for entries that only the user's own slurm.conf can keep.
+/// The refusal if the user's own slurm.conf no longer contains an entry that jobs use. slurminit does not edit the user's file.
 pub fn missing_entry(what: &str, state: &str, jobs: &[String], own: &str) -> Refusal {
-    let mut refused = refusal(&format!("{own} no longer has {what}, but jobs use it"), jobs);
+    let mut refused = refusal(&format!("{what} is missing from {own}, but jobs use it"), jobs);
     refused.finding.fix =
-        format!("keep its line with State={state} until the jobs have ended, or cancel them with scancel");
+        format!("restore its line with State={state} until the jobs have ended, or cancel them with scancel");
     refused
 }
 
 fn refusal(what: &str, jobs: &[String]) -> Refusal {
-    let cause = "slurmctld would end these jobs (running and pending) with NODE_FAIL";
+    let cause = "slurmctld would end these jobs with NODE_FAIL";
+    let list = if jobs.is_empty() { "saved jobs (IDs unknown)".to_owned() } else { job_list(jobs) };
     let fix = "run `slurminit reload` when the jobs have ended, or cancel them with scancel";
-    Refusal::new(exit_code::FAILURE, format!("{what}: {}", job_list(jobs)), cause, fix)
+    Refusal::new(exit_code::FAILURE, format!("{what}: {list}"), cause, fix)
 }
 
 /// The maximum number of jobs in a message.

@@ -1,8 +1,8 @@
-//! How slurmd obtains the environment of a user's login.
+//! How slurmd obtains a user's login environment.
 //!
-//! It is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. slurmd runs `su -
+//! The environment is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. slurmd runs `su -
 //! USER` in a new PID and mount namespace; if the kernel refuses these namespaces, slurmd exits (`env.c`:
-//! `fatal("clone")`). With `GetEnvTimeout=0` it reads a file that `install` has written.
+//! `fatal("clone")`). With `GetEnvTimeout=0`, which 25.05 removed, it reads a file that `install` has written.
 
 use model::inventory::{Behavior, Finding, Inventory, Kind};
 
@@ -11,35 +11,35 @@ use super::Setting;
 /// The key in slurm.conf. Slurm's default is 2 seconds.
 pub(super) const KEY: &str = "GetEnvTimeout";
 /// The reason for the value 0.
-pub(super) const WHY: &str = "with sbatch --export=NONE slurmd would exit, because it cannot create namespaces here; it reads env_cache/USER instead";
+pub(super) const WHY: &str = "slurmd cannot create namespaces for su here and would exit on `sbatch --export=NONE`; with 0 it reads env_cache/USER instead";
 
-/// Whether a user's request would crash slurmd and the key prevents it. An unknown release is assumed to have the key.
+/// Whether a user's request would make slurmd exit, unless the key is 0. An unknown release is assumed to have the key.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
     !inventory.makes_namespaces && !inventory.slurm.does(Behavior::NoGetEnvTimeout)
 }
 
-/// Whether a user's request crashes slurmd and no key prevents it.
+/// Whether a user's request makes slurmd exit, and no key prevents this.
 fn is_always_fatal(inventory: &Inventory) -> bool {
     let slurm = &inventory.slurm;
     !inventory.makes_namespaces && slurm.does(Behavior::NoGetEnvTimeout) && !slurm.forks_for_login
 }
 
-/// Reports a release for which no key prevents the crash, or an operator's value of the key that does not prevent it.
+/// Reports that a user's request makes slurmd exit, because of Slurm's release or because of the operator's value of the key.
 pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Finding> {
     if is_always_fatal(inventory) {
         let fix = format!(
-            "build Slurm from source, which docker/build-slurm patches, or start the container with {PRIVILEGE}"
+            "build Slurm from source (docker/build-slurm patches slurmd to work without namespaces), or start the container with {PRIVILEGE}"
         );
         return Some(Finding::warning(Kind::Settings, WHAT, CAUSE, fix));
     }
     let own = Setting::find(settings, KEY);
     let value = own.map(|setting| setting.value.as_str());
-    let what = format!("[slurm.conf] of slurminit.toml sets {KEY}, and {WHAT}");
+    let what = format!("[slurm.conf] of slurminit.toml overrides {KEY}=0: {WHAT}");
     let fix = format!("remove {KEY} from [slurm.conf], or start the container with {PRIVILEGE}");
     is_fatal_with(value, inventory).then(|| Finding::warning(Kind::Settings, what, CAUSE, fix))
 }
 
-/// Whether a user's request would crash slurmd if the key has this value.
+/// Whether a user's request would make slurmd exit if the key has this value.
 pub(super) fn is_fatal_with(value: Option<&str>, inventory: &Inventory) -> bool {
     is_fatal(inventory) && value.map(str::trim) != Some("0")
 }

@@ -6,7 +6,7 @@ use config::Config;
 
 use super::FileName;
 
-/// The MailProg of an image without a mail program.
+/// The value of MailProg if slurmctld must not send mail.
 const NO_MAIL: &str = "/bin/true";
 
 /// The script that hands mail to a relay.
@@ -32,8 +32,11 @@ impl MailScript {
 /// The value of MailProg, and its reason.
 pub(super) fn program(config: &Config) -> (String, &'static str) {
     match MailScript::plan(config) {
-        Some(script) => (script.path.display().to_string(), "hands mail of jobs to `mail_relay`"),
-        None => (NO_MAIL.to_owned(), "the image has no mail program; set MailProg in [slurm.conf] to your own"),
+        Some(script) => (script.path.display().to_string(), "sends mail about jobs through `mail_relay`"),
+        None => (
+            NO_MAIL.to_owned(),
+            "slurmctld sends no mail; to change it, set `mail_relay` in [slurm], or MailProg in [slurm.conf]",
+        ),
     }
 }
 

@@ -6,8 +6,8 @@ use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle, Platform, Severi
 
 use super::Refusal;
 
-/// The vendors of visible GPUs, including GPUs that are still starting, failed or are excluded. An integrated GPU beside
-/// a discrete one does not count, because the image was not built for it.
+/// The vendors of visible GPUs, including GPUs that are still starting, have failed or are excluded. Integrated GPUs that
+/// jobs do not get are ignored, because the image was not built for them.
 fn visible(inventory: &Inventory) -> Vec<Vendor> {
     let is_visible = |gpu: &&Gpu| {
         gpu.access.obstacle().is_none_or(|obstacle| obstacle.is_present() && obstacle != Obstacle::Integrated)
@@ -24,9 +24,9 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Fin
     if found.is_empty() {
         mismatch = with_platform_cause(mismatch, expected, inventory.platform);
     }
-    // An agent that runs for the memory guard checks GPUs too.
+    // An agent that runs for the memory guard or for directory limits checks GPUs, too.
     if expected == GpuType::None && !config.runs_agent() {
-        mismatch.cause.push_str(", and no agent checks their health");
+        mismatch.cause.push_str(", and no agent checks the health of the GPUs");
     }
     match config.on_mismatch {
         OnMismatch::Warn => Ok(Some(mismatch)),
@@ -37,25 +37,26 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Fin
     }
 }
 
-/// Adds the platform's cause, if the platform passes GPUs to containers in only one way or not at all.
+/// Replaces cause and fix by the platform's, if the platform passes GPUs to containers in only one way or not at all.
 fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
     let Some(vendor) = expected.vendor() else { return finding };
     let (cause, fix) = match platform {
         Platform::Linux => return finding,
         Platform::DockerDesktop => (
-            "Docker Desktop's virtual machine (macOS, or Windows without WSL2) cannot pass a GPU; a Mac's GPU has no CUDA or ROCm",
-            "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
+            "Docker Desktop's virtual machine (macOS, Linux, or Windows without WSL2) cannot pass a GPU to a container; \
+             a Mac's GPU supports neither CUDA nor ROCm",
+            "use Docker Engine on Linux, or Windows with WSL2 and an NVIDIA GPU; to run without GPUs, set GPU_TYPE=none",
         ),
         Platform::Wsl2 => vendor.traits().mismatch.no_gpu_in_wsl.unwrap_or((
             "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's \
              render nodes",
-            "use native Linux, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
+            "use native Linux, or an NVIDIA GPU; to run without GPUs, set GPU_TYPE=none",
         )),
     };
     Finding { cause: cause.to_owned(), fix: fix.to_owned(), ..finding }
 }
 
-/// Compares every kind of image with every kind of machine; `None` if they match.
+/// Compares the image's GPU type with the vendors of the visible GPUs; `None` if they match.
 fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
     let own = expected.vendor();
     let others: Vec<&Traits> =
@@ -66,14 +67,14 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
     let makers = list(|vendor| vendor.maker, " and ");
     let lacks = match others.as_slice() {
         [vendor] => vendor.mismatch.missing_software,
-        _ => "the image has no libraries for them beyond what the container runtime brings",
+        _ => "the image has no libraries for these GPUs except those that the container runtime mounts",
     };
     let (what, cause, fix) = match (own.map(Vendor::traits), others.first()) {
         (Some(own), None) if found.is_empty() => (
             format!("the image was built for {}, but no usable GPU is visible", own.maker),
             own.mismatch.no_gpu_cause.to_owned(),
             format!(
-                "{}; `{}` on the host must work; without GPUs on purpose, set GPU_TYPE=none",
+                "{}; check that `{}` works on the host; to run without GPUs, set GPU_TYPE=none",
                 own.mismatch.start, own.mismatch.tool
             ),
         ),
@@ -86,10 +87,10 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
             ),
             match others.len() {
                 1 => format!(
-                    "rebuild with `docker build --build-arg GPU_TYPE={name}`, or set GPU_TYPE={name} if the image has all it needs"
+                    "rebuild with `docker build --build-arg GPU_TYPE={name}`, or set GPU_TYPE={name} if the image contains the required software"
                 ),
                 _ => format!(
-                    "rebuild with `docker build --build-arg GPU_TYPE={}`, and pass only those GPUs to the container",
+                    "rebuild with `docker build --build-arg GPU_TYPE={}`, and pass only the GPUs of that vendor to the container",
                     list(|vendor| vendor.name, "` or `GPU_TYPE=")
                 ),
             },
@@ -97,14 +98,17 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
         (Some(own), Some(_)) if others.len() < found.len() => (
             format!("the image was built for {}, but {makers} GPUs are also visible", own.maker),
             format!(
-                "the container has all GPUs of the machine; {lacks}, so a job that requests any GPU may get one that it \
+                "the container has GPUs of several vendors; {lacks}, so a job that requests any GPU may get one that it \
                  cannot use"
             ),
-            format!("{}, or use --gres=gpu:{}:N in jobs", list(|vendor| vendor.mismatch.withhold, "; "), own.name),
+            format!(
+                "{}, or request GPUs by type in jobs (--gres=gpu:TYPE:N)",
+                list(|vendor| vendor.mismatch.withhold, "; ")
+            ),
         ),
         (Some(own), Some(Traits { name, .. })) => (
             format!("the image was built for {}, but only {makers} GPUs are visible", own.maker),
-            format!("the image was moved to a machine with {makers} GPUs; jobs can request them, but {lacks}"),
+            format!("the image was started on a machine with {makers} GPUs; jobs can request them, but {lacks}"),
             format!("rebuild with `docker build --build-arg GPU_TYPE={name}`"),
         ),
     };

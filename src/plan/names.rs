@@ -3,19 +3,19 @@
 use std::fmt;
 use std::path::Path;
 
-/// The type of a GRES: lower-case letters, digits, `_`, `-`, `.`. Slurm would accept slightly more. None of these can
-/// end a value, a line or a list.
+/// The type of a GRES: letters, digits, `_`, `-`, `.`, and `+` in a MIG profile. Slurm would accept slightly more. None of
+/// these characters can end a value, a line or a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GresType(String);
 
 impl GresType {
-    /// A name that slurminit chooses: a vendor's name, or `gpu0`.
+    /// A name that needs no check: a vendor's name, `gpu0`, or the type of simulated GPUs.
     pub(super) fn own(name: impl fmt::Display) -> Self {
         Self(name.to_string())
     }
 
     /// The name that Slurm's nvml plugin gives a model: lower case, with `_` for spaces (Slurm 24.11, gpu_common.c).
-    /// Characters that Slurm does not allow are dropped. `None` if nothing is left.
+    /// Characters that a type cannot contain are dropped, and all after the 64th. `None` if no letter is left.
     pub fn from_model(model: &str) -> Option<Self> {
         let name: String = model
             .trim()
@@ -24,7 +24,7 @@ impl GresType {
             .filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '.'))
             .take(64)
             .collect();
-        // Slurm reads a type of only digits as a count: gpu:8000.
+        // Slurm reads a type that consists only of digits as a count: gpu:8000.
         name.contains(|c: char| c.is_ascii_lowercase()).then_some(Self(name))
     }
 }
@@ -43,12 +43,12 @@ impl GresType {
 
 model::text_type!(GresType);
 
-/// A device file that gres.conf can name: an absolute path without characters that Slurm reads as a list or range.
+/// A device file that gres.conf can name: a path below /dev without characters that Slurm reads as a list or range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DevicePath(String);
 
 impl DevicePath {
-    /// Another path to the same file: `/dev/./dxg`; from that, `/dev/././dxg`.
+    /// Another path to the same file: `/dev/./dxg` for `/dev/dxg`, and `/dev/././dxg` for `/dev/./dxg`.
     pub(super) fn other_spelling(&self) -> Self {
         Self(self.0.replacen("/dev/", "/dev/./", 1))
     }
@@ -67,12 +67,15 @@ impl TryFrom<&Path> for DevicePath {
             {
                 Ok(Self(text.to_owned()))
             }
-            _ => Err(format!("`{}` is not the name of a device file", path.to_string_lossy().escape_default())),
+            _ => Err(format!(
+                "the path `{}` cannot be in gres.conf: it is not below /dev, or has special characters",
+                path.to_string_lossy().escape_default()
+            )),
         }
     }
 }
 
-/// A host name: letters, digits, `-` and `.` (and `_`, which some orchestrators use).
+/// A host name: letters, digits, `-` and `.` (and `_`, which some orchestrators use). It begins with a letter or digit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 

@@ -1,4 +1,4 @@
-//! The node's line: CPUs, memory, topology, Features.
+//! The node's line: CPUs, topology, memory, TmpDisk, features and host.
 
 use std::net::IpAddr;
 
@@ -11,17 +11,18 @@ use super::{GresPlan, Reasons, Setting, cluster};
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePlan {
-    /// The key NodeName.
+    /// The value of NodeName.
     pub name: NodeName,
-    /// NodeHostname, if the name is neither `localhost` nor the host name: slurmd finds its line by these.
+    /// The value of NodeHostname. `None` for a dynamic node, and for a real node that is named `localhost` or after its host, because
+    /// slurmd finds its line by these names.
     pub host: Option<HostName>,
-    /// NodeAddr beside a NodeHostname: loopback.
+    /// The loopback address: the value of NodeAddr, which is set together with NodeHostname.
     pub address: IpAddr,
-    /// The number of CPUs, at most as many as the container may use.
+    /// The number of CPUs, at most as many as the container may use. Simulated nodes may claim more.
     pub cpus: u32,
     /// Sockets, cores and threads, if the container has the whole machine.
     pub topology: Option<Topology>,
-    /// RealMemory in MiB; `None` if it was not detected.
+    /// RealMemory in MiB; `None` if the memory size was not detected.
     pub memory_mib: Option<u64>,
     /// TmpDisk in MiB, which jobs can request with `--tmp`.
     pub tmp_disk_mib: Option<u64>,
@@ -44,16 +45,20 @@ pub struct Topology {
     pub threads_per_core: u32,
 }
 
-/// Plans everything except the GPUs.
+/// Plans everything except Gres, features and host (see [`NodePlan::with_gpus`]).
 pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> NodePlan {
     let available = available_cpus(&inventory.cpu);
     let cpus = match config.node.cpus {
         Some(wanted) if wanted > available => {
             reasons.warn(
                 Kind::Settings,
-                format!("`[node] cpus = {wanted}` exceeds the {available} CPUs of this container; using {available}"),
+                format!(
+                    "`[node] cpus = {wanted}` exceeds this container's CPU count of {available}; using {available}"
+                ),
                 "Slurm drains a node with fewer CPUs than configured",
-                format!("set cpus to at most {available}, or remove it; raise the limit with docker run --cpus and --cpuset-cpus"),
+                format!(
+                    "set `cpus` to at most {available}, or raise the container's limit, if it has one (docker run --cpus or --cpuset-cpus, limits.cpu of a pod)"
+                ),
             );
             available
         }
@@ -98,7 +103,7 @@ impl NodePlan {
         self.simulated.as_ref().map_or(self.name.as_str(), |group| group.each.name.as_str())
     }
 
-    /// Adds the parts that depend on the GPUs and the host.
+    /// Adds Gres, Feature and NodeHostname, which depend on the GPUs and the host.
     pub(super) fn with_gpus(
         mut self,
         config: &Config,
@@ -114,7 +119,7 @@ impl NodePlan {
             let names: Vec<&str> = self.features.iter().map(FeatureName::as_str).collect();
             reasons.decide(
                 format!("Feature={}", names.join(",")),
-                "vendor, model, compute capability and driver of the GPUs, for --constraint",
+                "vendor, model, compute capability and driver of the GPUs, and configured features, for --constraint",
             );
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
@@ -127,7 +132,7 @@ impl NodePlan {
     }
 }
 
-/// The number of CPUs that can run at the same time: the cpuset, reduced by the quota.
+/// The number of CPUs that jobs can use at the same time: the size of the cpuset, at most the quota (rounded down), at least 1.
 fn available_cpus(cpu: &Cpu) -> u32 {
     let allowed = u32::try_from(cpu.allowed.len()).unwrap_or(u32::MAX);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates, NaN is 0")]
@@ -141,10 +146,13 @@ fn cpu_reason(config: &Config, cpu: &Cpu, cpus: u32) -> String {
     }
     match cpu.quota {
         Some(quota) if f64::from(cpus) <= quota.max(1.0) && (cpus as usize) < cpu.allowed.len() => {
-            format!("the container's CPU quota is {quota} of {} CPUs (rounded down)", cpu.allowed.len())
+            format!(
+                "the container's CPU quota is {quota} of {} CPUs (Slurm counts whole CPUs, at least 1)",
+                cpu.allowed.len()
+            )
         }
         _ if cpu.allowed.is_empty() => "the allowed CPUs are unknown; assuming one".to_owned(),
-        _ => format!("the container may use CPU {}", cpu.allowed),
+        _ => format!("the CPUs that the container may use: {}", cpu.allowed),
     }
 }
 
@@ -159,7 +167,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
         return Err("the container's cpuset contains only some of the machine's CPUs".to_owned());
     }
     if all != cpus as usize {
-        return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, but not a fixed set of them"));
+        return Err(format!("jobs get {cpus} of the machine's {all} CPUs at a time, but not always the same ones"));
     }
     if cpu.sockets.iter().any(|socket| socket.len() != first_socket.len())
         || cores.iter().any(|core| core.len() != first_core.len())
@@ -195,10 +203,14 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
                 Kind::RealMemory,
                 format!("`[node] memory_mib = {wanted}` exceeds the {usable} MiB of this container; using {usable}"),
                 format!("{whose} is {usable} MiB"),
-                "lower memory_mib, or raise the limit (docker run --memory, limits.memory of a pod)",
+                "lower memory_mib, or raise the container's limit, if it has one (docker run --memory, limits.memory of a pod)",
             );
         }
-        reasons.decide(format!("RealMemory={memory}"), "set by `[node] memory_mib`");
+        let why = match wanted > usable {
+            true => format!("{whose} is {usable} MiB; `[node] memory_mib` exceeds it"),
+            false => "set by `[node] memory_mib`".to_owned(),
+        };
+        reasons.decide(format!("RealMemory={memory}"), why);
         return Some(memory);
     }
     let (reserve, why) = match config.node.reserve_mib {
@@ -211,7 +223,8 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
     Some(memory)
 }
 
-/// Plans TmpDisk. Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
+/// Plans TmpDisk. Slurm drains a node if the file system is smaller than configured, so by default a size above 1 GiB is rounded down to
+/// whole GiB.
 fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     // The size of a file system named by TmpFS is not detected.
     let whole = if config.slurm.conf.get("TmpFS").is_some() { None } else { inventory.scratch_mib };
@@ -238,9 +251,9 @@ fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Op
     Some(mib)
 }
 
-/// The default memory reserve in MiB. For a whole machine, it is 4096 MiB, or half of a memory below 8192 MiB. Below a container's limit,
-/// it only has to suffice for the daemons (13 MiB measured), jobs' slurmstepds and files in memory, so it is a twentieth: 128 to 1024 MiB.
-/// Leaves 1024 MiB for jobs if possible.
+/// The default memory reserve in MiB. Without a limit, it is 4096 MiB, or half of the memory if that is less. For a container with
+/// a limit, it only has to suffice for the daemons (13 MiB measured), jobs' slurmstepds and files in memory, so it is a twentieth of the
+/// limit: 128 to 1024 MiB. Leaves at least 1024 MiB or seven eighths of the memory for jobs, whichever is less.
 fn default_reserve(usable: u64, is_limit: bool) -> u64 {
     let generous = match usable {
         _ if is_limit => (usable / 20).clamp(128, 1024),
@@ -250,7 +263,7 @@ fn default_reserve(usable: u64, is_limit: bool) -> u64 {
     generous.min(usable.saturating_sub(1024).max(usable / 8))
 }
 
-/// Warns of a node that stays idle and refuses each job, because the default memory for one CPU exceeds the node's memory.
+/// Warns of a node that cannot run a job without a memory request, because the default memory for one CPU exceeds the node's memory.
 pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Option<Finding> {
     let default = Setting::find(settings, "DefMemPerCPU")?;
     let memory =
@@ -258,10 +271,10 @@ pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Opt
     let default = &default.value;
     Some(Finding::warning(
         Kind::RealMemory,
-        format!("the node has {memory} MiB for jobs; it refuses every job that requests no memory"),
-        format!("a job gets {default} MiB per CPU (DefMemPerCPU)"),
+        format!("the node has {memory} MiB for jobs; Slurm rejects every job that does not request memory (--mem)"),
+        format!("by default a job gets {default} MiB per CPU (DefMemPerCPU)"),
         format!(
-            "raise the container's memory (docker run --memory, in Kubernetes limits.memory) above {default} MiB, or lower DefMemPerCPU in [slurm.conf]"
+            "give the container more memory (docker run --memory, in Kubernetes limits.memory), so that jobs get at least {default} MiB, or set a lower DefMemPerCPU in [slurm.conf]"
         ),
     ))
 }

@@ -1,10 +1,10 @@
-//! Preemption: jobs of a `[[partition]]` with `preempt` make room for jobs of the other partitions.
+//! Preemption: jobs of a `[[partition]]` with `preempt` make room for jobs of partitions without it.
 
 use config::{Config, Partition, Preempt};
 
 use super::settings::Settings;
 
-/// The time between the signal to a preempted job and its end, in seconds.
+/// The time from the signal to a preempted job until Slurm kills the job, in seconds.
 const GRACE: u32 = 60;
 
 /// Whether a partition has `preempt`.
@@ -19,7 +19,7 @@ pub(super) fn settings(settings: &mut Settings, config: &Config) {
     }
     let why = "jobs of a partition with a lower PriorityTier make room (`preempt` of [[partition]])";
     settings.add_because("PreemptType", "preempt/partition_prio", why);
-    settings.add_because("PreemptMode", "REQUEUE", "PreemptType requires a mode; each partition has its own");
+    settings.add_because("PreemptMode", "REQUEUE", "PreemptType requires a mode; each partition sets its own");
     let why = "a preempted job gets the signal that it requested (--signal) instead of SIGTERM";
     settings.add_because("PreemptParameters", "send_user_signal", why);
 }
@@ -34,7 +34,7 @@ pub(super) fn of_partition(config: &Config, partition: &Partition) -> (Vec<(&'st
     };
     let keys =
         vec![("PriorityTier", "0".to_owned()), ("PreemptMode", mode.to_owned()), ("GraceTime", GRACE.to_string())];
-    (keys, "`preempt`: its jobs make room for those of other partitions, after a signal and GraceTime seconds")
+    (keys, "`preempt`: its jobs make room for those of partitions without it, after a signal and GraceTime seconds")
 }
 
 #[cfg(test)]

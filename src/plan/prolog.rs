@@ -1,6 +1,7 @@
 //! The script that Slurm runs on a node before a job's first process there.
 //!
-//! It gives the job's GPUs to its user, and in a cluster of several containers it lets the job find its nodes by their names.
+//! If needed, it gives the job's user access to the job's GPUs, lets the job resolve the names of its nodes (in a cluster of several
+//! containers), updates the GPU-to-job map, and runs the operator's commands.
 
 use std::path::PathBuf;
 
@@ -14,9 +15,9 @@ use super::{CgroupPlan, FileName, Setting};
 pub struct Prolog {
     /// The path of the installed prolog.
     pub path: PathBuf,
-    /// Whether a job's user gets access to its GPUs' device files, until the Epilog.
+    /// Whether only the job's user gets access to the device files of the job's GPUs, until the Epilog.
     pub gives_gpus: bool,
-    /// Whether a job can have several nodes.
+    /// Whether the script makes the names of a job's nodes resolvable, because a job can have several nodes.
     pub names_nodes: bool,
     /// The directory of the GPU-to-job map for exporters on the host.
     pub job_map: Option<PathBuf>,
@@ -32,7 +33,7 @@ impl Prolog {
             _ if config.simulated().is_some() => false,
             DeviceFiles::Hosts => false,
             DeviceFiles::Open => config.isolates_gpus(),
-            // Without the script only root can open the files, whatever the reason.
+            // Without the script, only root and the owner can open closed files.
             DeviceFiles::Closed => true,
         };
         let gives_gpus = may_give && !cgroup.confines_devices() && config.gpu.sharing().is_none();
@@ -65,18 +66,21 @@ impl Prolog {
 
     fn not_used(&self) -> Finding {
         let path = self.path.display();
-        let (what, fix) = if self.gives_gpus {
-            (
-                format!("every user can open every GPU: Slurm does not run {path} before a job"),
-                "remove Prolog".to_owned(),
-            )
-        } else if !self.names_nodes {
-            (
-                "[[hooks.pre_job]] and `[metrics] job_map` have no effect".to_owned(),
-                format!("call `{path}` first in your script"),
-            )
-        } else {
-            ("a job may not resolve the names of its nodes".to_owned(), format!("call `{path}` first in your script"))
+        let lost = [
+            (self.gives_gpus, "GPU device files remain open to all users, or closed to jobs"),
+            (self.names_nodes, "jobs may fail to resolve the names of their nodes"),
+            (self.job_map.is_some(), "`[metrics] job_map` has no effect"),
+            (!self.hooks.is_empty(), "[[hooks.pre_job]] has no effect"),
+        ];
+        let lost: Vec<&str> = lost.into_iter().filter_map(|(is_lost, what)| is_lost.then_some(what)).collect();
+        let what = format!(
+            "Slurm does not run {path} before a job; consequences, unless your Prolog runs it: {}",
+            lost.join("; ")
+        );
+        // A start restricts the GPUs' device files only if Prolog is this script itself.
+        let fix = match self.gives_gpus {
+            true => "remove Prolog from [slurm.conf]".to_owned(),
+            false => format!("remove Prolog from [slurm.conf], or call `{path}` first in your script"),
         };
         Finding::info(Kind::Settings, what, "[slurm.conf] of slurminit.toml sets Prolog", fix)
     }
@@ -85,6 +89,7 @@ impl Prolog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::inventory::Gpu;
 
     fn gives_gpus(toml: &str, device_files: DeviceFiles, lines: Vec<(&'static str, &'static str)>) -> bool {
         let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
@@ -109,16 +114,36 @@ mod tests {
     }
 
     #[test]
+    fn access_by_the_script_replaces_only_the_finding_that_gpus_are_not_restricted() {
+        let config =
+            Config::parse("[gpu]\nisolate = true\nexcept = ['GPU-of-another-machine']\n", std::path::Path::new("t"))
+                .unwrap();
+        let kinds = |device_files| {
+            let gpus = vec![Gpu { device_file: Some("/dev/nvidia0".into()), ..Gpu::default() }];
+            let inventory = Inventory { device_files, gpus, hostname: "box".to_owned(), ..Inventory::default() };
+            let findings = crate::plan(&config, &inventory).unwrap().findings;
+            findings.into_iter().map(|finding| finding.kind).collect::<Vec<_>>()
+        };
+        let (mut without_script, with_script) = (kinds(DeviceFiles::Hosts), kinds(DeviceFiles::Open));
+        assert!(without_script.contains(&Kind::JobsNotHeld) && without_script.len() > 1, "{without_script:?}");
+        without_script.retain(|kind| *kind != Kind::JobsNotHeld);
+        assert_eq!(with_script, without_script);
+    }
+
+    #[test]
     fn own_prolog_of_the_operator_names_what_is_lost() {
         let what = |gives_gpus, names_nodes, value: &str| {
-            let path = "/etc/slurm/prolog".into();
-            let prolog = Prolog { path, gives_gpus, names_nodes, job_map: None, hooks: Vec::new() };
+            let (path, job_map) = ("/etc/slurm/prolog".into(), Some("/map".into()));
+            let prolog = Prolog { path, gives_gpus, names_nodes, job_map, hooks: Vec::new() };
             let setting = Setting { key: "Prolog".to_owned(), value: value.to_owned(), why: None };
             prolog.check(&[setting]).map(|finding| finding.what)
         };
-        assert!(what(true, true, "/own").unwrap().contains("every GPU"));
-        assert!(what(false, false, "/own").unwrap().contains("hooks.pre_job"));
-        assert!(what(false, true, "/own").unwrap().contains("names of its nodes"));
+        let all = what(true, true, "/own").unwrap();
+        for lost in ["open to all users", "names of their nodes", "job_map"] {
+            assert!(all.contains(lost), "{all}");
+        }
+        let only_map = what(false, false, "/own").unwrap();
+        assert!(only_map.contains("job_map") && !only_map.contains("hooks.pre_job"), "{only_map}");
         assert_eq!(what(true, true, "/etc/slurm/prolog"), None);
     }
 }

@@ -43,7 +43,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files
 }
 
-/// The node's registration with the controller, if it is not in slurm.conf.
+/// The parameters with which a node that is not in slurm.conf registers with the controller (`slurmd -Z --conf`).
 pub fn dynamic_node(plan: &Plan) -> String {
     slurm_conf::dynamic_node(&plan.nodes.node)
 }

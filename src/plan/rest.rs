@@ -6,17 +6,17 @@ use model::inventory::Inventory;
 
 use super::Refusal;
 
-/// Slurm's plugin for JSON Web Tokens. All of Slurm's programs load it.
+/// Slurm's plugin for JSON Web Tokens. If the configuration names it, all of Slurm's programs load it.
 const PLUGIN: &str = "auth_jwt";
 
 /// The option of AuthAltParameters for the maximum lifetime of a token, in seconds.
 pub const MAX_TOKEN_LIFETIME: &str = "max_token_lifespan";
 
-/// The keys that slurm.conf and slurmdbd.conf have in common.
+/// The token settings, which are the same in slurm.conf and slurmdbd.conf; `None` if the REST API is disabled.
 pub fn authentication(config: &Config) -> Option<[(&'static str, String); 2]> {
     config.rest.listen?;
     let (key, longest) = (config.paths.jwt_key(), config.rest.max_token_lifetime);
-    // slurmctld applies the limit to all users but root and slurm.
+    // slurmctld applies the limit to all users except root and SlurmUser.
     let parameters = format!("jwt_key={},{MAX_TOKEN_LIFETIME}={longest}", key.display());
     Some([("AuthAltTypes", "auth/jwt".to_owned()), ("AuthAltParameters", parameters)])
 }

@@ -38,22 +38,22 @@ impl Setting {
 /// A PartitionName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPlan {
-    /// The key PartitionName.
+    /// The value of PartitionName.
     pub name: String,
-    /// The rest of the line.
+    /// The settings after the name, each a key and its value.
     pub settings: Vec<(String, String)>,
-    /// Whether the partition is kept only because it still has jobs.
+    /// Whether the partition is no longer configured, and is kept only for the jobs that use it.
     pub is_kept: bool,
 }
 
-/// slurminit's scripts that Slurm runs.
+/// slurminit's scripts that Slurm runs on a node for a job or task.
 pub(super) struct Scripts<'a> {
     pub(super) task_prolog: Option<&'a TaskProlog>,
     pub(super) prolog: Option<&'a Prolog>,
     pub(super) epilog: &'a Epilog,
 }
 
-/// The generated settings, overridden and extended by the operator's.
+/// The generated settings, after the operator's have replaced, added or removed keys.
 pub(super) fn plan(
     config: &Config,
     host: &HostName,
@@ -97,8 +97,7 @@ pub(super) fn plan(
 /// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one. Without `nohold_on_prolog_fail`, a job
 /// whose launch fails is held until `scontrol release`, even if it failed because the node was being stopped.
 const SCHEDULER: &str = "batch_sched_delay=0,sched_interval=5,nohold_on_prolog_fail";
-const SCHEDULER_WHY: &str =
-    "batch jobs start within 1 s, requeued ones within 16 s; a job whose launch fails is requeued instead of held";
+const SCHEDULER_WHY: &str = "if resources are free, a batch job starts within 1 s, or at most 5 s after its requested start time; a job whose launch fails is requeued instead of held";
 /// The backfill scheduler runs on its own timer; these values limit the cost of a long queue. slurmctld does not save
 /// its state after backfill has started a job, so `slurminit jobs follow` makes it save when its log reports such a
 /// start.
@@ -127,13 +126,13 @@ impl Settings {
 
     fn identity(&mut self, config: &Config, host: &HostName, inventory: &Inventory) {
         let cluster = config.cluster_name();
-        self.add_because("ClusterName", cluster, "slurmctld rejects saved state of another cluster name");
-        let why = "must be this host's name; a loopback address, so that a new container address has no effect";
+        self.add_because("ClusterName", cluster, "slurmctld rejects state that was saved under another cluster name");
+        let why = "must be this host's name; the loopback address stays valid if the container's address changes";
         if config.shares_a_cluster() {
             self.add("SlurmctldHost", cluster::controller(config, host.as_str()));
             self.add("MaxNodeCount", config.slurm.max_nodes);
             let why =
-                "a node is down after this time without response, and its jobs are requeued; Slurm's default is 300";
+                "a node that does not respond for this time is down, and its jobs are requeued; Slurm's default is 300";
             self.add_because("SlurmdTimeout", 30, why);
         } else {
             self.add_because("SlurmctldHost", format_args!("{host}({})", inventory.loopback()), why);
@@ -149,8 +148,8 @@ impl Settings {
         self.add("AuthType", "auth/munge");
         let socket = config.paths.munge_socket.display();
         if config.shares_a_cluster() {
-            // Keeps Slurm's default lifetime of credentials, because srun may copy a program to the nodes first, and
-            // the nodes' clocks differ.
+            // Keeps Slurm's default lifetime of credentials: srun may copy a program to the nodes before a step starts, and the nodes'
+            // clocks may differ.
             self.add("AuthInfo", format_args!("socket={socket}"));
         } else {
             let why = "a requeued job waits until its old credentials expire: 11 s, instead of 121 s by default";
@@ -164,7 +163,8 @@ impl Settings {
         let of_node = if config.simulated().is_some() { ["/%n", "-%n"] } else { [""; 2] };
         self.add("SlurmdSpoolDir", format_args!("{state}/slurmd{}", of_node[0]));
         if config.simulated().is_some() {
-            let why = "steps on several nodes would share one PMIx directory and fail";
+            let why =
+                "without a directory for each node, steps on several nodes would share one PMIx directory and fail";
             self.add_because("TmpFS", format_args!("{run}/tmp/%n"), why);
         }
         // slurmctld writes its PID file as SlurmUser, who may not write to the run directory itself.
@@ -173,7 +173,7 @@ impl Settings {
         let (program, why) = mail::program(config);
         self.add_because("MailProg", program, why);
         if inventory.slurm.has_plugin("jobcomp_filetxt") {
-            let why = "finished jobs for `sacct -c`; slurmctld purges a job after five minutes";
+            let why = "records finished jobs for `sacct -c`; slurmctld purges a job after five minutes";
             self.add_because("JobCompType", "jobcomp/filetxt", why);
             self.add("JobCompLoc", config.paths.ended_jobs().display());
         }
@@ -192,7 +192,8 @@ impl Settings {
         if let Some(filter) = CliFilter::plan(config, inventory) {
             self.add_because(cli_filter::KEY, "lua", filter.why());
         }
-        let why = "idle connections, which any user can open, must not lock out others; Slurm's default limit is 50";
+        let why =
+            "idle connections, which any user can open, must not lock out other clients; Slurm's default limit is 50";
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
         match config.simulated() {
             Some(_) => {
@@ -201,9 +202,9 @@ impl Settings {
             }
             None => self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why),
         }
-        self.add_because("ReturnToService", 2, "a node that registers with a valid configuration is resumed");
+        self.add_because("ReturnToService", 2, "a down node that registers with a valid configuration is resumed");
         self.add_because("ScronParameters", "enable", "`scrontab`: periodic jobs");
-        let why = "the retry interval of srun after a restart of slurmctld; the minimum, Slurm's default is 120";
+        let why = "the interval in seconds at which srun retries after a restart of slurmctld; 60 is the minimum, Slurm's default is 120";
         self.add_because("SlurmctldTimeout", 60, why);
     }
 
@@ -217,7 +218,7 @@ impl Settings {
             false => self.add_because("SchedulerParameters", format_args!("{SCHEDULER},{BACKFILL}"), SCHEDULER_WHY),
         }
         self.add("SelectType", "select/cons_tres");
-        let why = "a job above the limits of its partitions is rejected, instead of pending forever";
+        let why = "a job above the limits of all its partitions is rejected, instead of pending forever";
         self.add_because("EnforcePartLimits", "ANY", why);
         if config.shares_a_cluster() {
             let why = "jobs share a node by cores and memory; node-specific values are in the node's registration";
@@ -230,18 +231,18 @@ impl Settings {
         self.add_because(
             "GresTypes",
             GresPlan::types(config),
-            "even without a GPU, so that a GPU request is rejected and not misread",
+            "set even without a GPU, so that Slurm rejects a GPU request instead of misreading it",
         );
     }
 
-    /// Adds the keys that determine how jobs share the only node.
+    /// Adds the keys that determine how jobs share a node of a cluster in a single container.
     fn sharing(&mut self, node: &NodePlan, reasons: &mut Reasons) {
         let unit = if node.topology.is_some() { "CR_Core" } else { "CR_CPU" };
         let why = match (node.topology.is_some(), node.memory_mib.is_some()) {
             (true, true) => "jobs share the node by cores and memory",
-            (false, true) => "jobs share the node by CPUs and memory (cores unknown)",
+            (false, true) => "jobs share the node by CPUs and memory (the node's line does not list cores)",
             (true, false) => "jobs share the node by cores (memory unknown)",
-            (false, false) => "jobs share the node by CPUs (cores and memory unknown)",
+            (false, false) => "jobs share the node by CPUs (the node's line does not list cores; memory unknown)",
         };
         let select = if node.memory_mib.is_some() { format!("{unit}_Memory") } else { unit.to_owned() };
         reasons.decide(format!("SelectTypeParameters={select}"), why);
@@ -252,7 +253,7 @@ impl Settings {
             reasons.decide(format!("DefMemPerCPU={share}"), why);
             reasons.decide(
                 "no MaxMemPerCPU",
-                "not set: it would allocate more CPUs than requested, and one-GPU jobs could not use most of the memory",
+                "not set: with it, Slurm adds CPUs to a job for its memory, so a one-GPU job could not use most of the memory without most of the CPUs",
             );
             self.add_because("DefMemPerCPU", share, why);
         }
@@ -290,8 +291,10 @@ pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<Partitio
         return vec![PartitionPlan { name: "debug".to_owned(), settings, is_kept: false }];
     }
     if config.partitions.iter().all(|partition| partition.preempt.is_some()) {
-        let (what, cause) =
-            ("`preempt` of [[partition]] has no effect", "every partition has it, so no job preempts another");
+        let (what, cause) = (
+            "`preempt` of [[partition]] has no effect",
+            "every [[partition]] sets `preempt`, so no job preempts another",
+        );
         reasons.warn(Kind::Settings, what, cause, "add a [[partition]] without `preempt`");
     }
     // Without a default partition every job would have to name one.

@@ -10,13 +10,13 @@ use super::gpus::{AutoDetect, GresLine, GresPlan};
 use super::names::{DevicePath, GresType, HostName};
 use super::{NodePlan, NodesPlan, Reasons, cluster};
 
-/// The model name of simulated GPUs.
+/// The beginning of the model names of simulated GPUs.
 const MODEL_PREFIX: &str = "Simulated ";
 
 /// The directory of simulated device files, which are links to /dev/null (Slurm requires character devices).
 pub const DEVICES: &str = "/dev/simulated";
 
-/// The claimed resources of a simulated node, in place of the detected ones.
+/// The simulated GPUs of a simulated node; `None` if the node is not simulated, or the number of GPUs is not configured.
 pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
     let OtherNodes { name, gpus, gpu_type, .. } = &node.simulated.as_ref()?.each;
     let (count, gres_type) = ((*gpus)?, gpu_type.as_ref().map_or("simulated", FeatureName::as_str));
@@ -42,7 +42,7 @@ pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
     Some(plan)
 }
 
-/// Rejects real GPUs with several simulated nodes, because each node would offer them.
+/// Excludes real GPUs from simulated nodes, because each node would offer them.
 pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let is_real = |model: &Option<String>| !model.as_deref().is_some_and(|model| model.starts_with(MODEL_PREFIX));
     let sets_gpus = |group: &SimulatedGroup| group.each.gpus.is_some();
@@ -55,23 +55,23 @@ pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings:
     findings.push(Finding::warning(
         Kind::Settings,
         "no GPU is offered",
-        "`[simulate] nodes`: all simulated nodes would offer the same real GPUs",
-        "remove nodes to use these GPUs, or set gpus in [simulate] for simulated ones",
+        "the nodes of this container are simulated, and each would offer the same real GPUs",
+        "to use these GPUs, do not simulate nodes ([simulate], SLURMINIT_NODES, --nodes); to simulate GPUs, set `gpus` in [simulate]",
     ));
     cluster::without_gpus(&inventory)
 }
 
 fn why(nodes: &str, key: &str) -> String {
-    format!("{key} of {nodes} in [simulate]; the nodes share the container's resources")
+    format!("`{key}` of {nodes} in [simulate]; the nodes share the container's resources")
 }
 
-/// Plans the container's node, or each group of simulated nodes with their claimed resources. With `config_overrides`,
-/// slurmd accepts the claimed resources.
+/// Plans the container's node, or each group of simulated nodes with its claimed resources. With `config_overrides`, slurmd accepts
+/// these resources.
 pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons) -> (NodePlan, Vec<NodePlan>) {
     let Some(nodes) = config.simulated() else { return (container, Vec::new()) };
-    let of = |count| format!("{count} slurmd daemons in this container ([simulate])");
+    let of = |count| format!("number of slurmd daemons in this container: {count} ([simulate])");
     reasons.decide(format!("NodeName={}", nodes.range()), of(nodes.iter().count()));
-    // Slurm counts by cores or by CPUs on all nodes alike.
+    // Slurm allocates either cores or CPUs, on all nodes alike (SelectTypeParameters).
     let sets_cpus = nodes.groups.iter().any(|group| group.each.cpus.is_some());
     let mut plans = nodes.groups.into_iter().map(|group| {
         let (mut node, name) = (container.clone(), group.each.name.as_str());
@@ -91,14 +91,15 @@ pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons)
     (first, plans.collect())
 }
 
-/// The host of the container's node or of the simulated nodes. slurmctld exits if a node has the name of another node's host.
+/// The host of the container's node or of the simulated nodes: `localhost` if a simulated node has the container's host name. slurmctld exits
+/// if a node has the name of another node's host.
 pub(super) fn host(config: &Config, host: &HostName) -> HostName {
     let is_name_of_node = config.simulated().is_some_and(|nodes| nodes.iter().any(|(name, _)| name == host.as_str()));
     let other = is_name_of_node.then(|| HostName::try_from("localhost".to_owned()).ok());
     other.flatten().unwrap_or_else(|| host.clone())
 }
 
-/// A one-line summary: `SIMULATED: 4 nodes, each with ...`.
+/// A one-line summary: `4 SIMULATED nodes in this container, each with ...`.
 pub(super) fn summary(kinds: &[&NodesPlan], each: impl Fn(&NodesPlan) -> String) -> String {
     let count = |kind: &NodesPlan| kind.node.simulated.as_ref().map_or(1, |group| group.nodes.len());
     let all: usize = kinds.iter().map(|kind| count(kind)).sum();
@@ -164,7 +165,7 @@ mod tests {
         assert!(plan.summary.contains("; big with 2 simulated GPUs, 8 CPUs"), "{}", plan.summary);
         let reason = |fact: &str| plan.decisions.iter().find(|one| one.what == fact).map(|one| one.why.as_str());
         assert!(
-            reason("CPUs=8").is_some_and(|why| why.starts_with("cpus of big in [simulate]")),
+            reason("CPUs=8").is_some_and(|why| why.starts_with("`cpus` of big in [simulate]")),
             "{:?}",
             plan.decisions
         );

@@ -6,30 +6,30 @@ use std::path::PathBuf;
 use crate::HEADER;
 use config::Config;
 
-/// The first OpenSSH release that can limit the connections of each address.
+/// The first OpenSSH release that can limit the unauthenticated connections of each address.
 const WITH_SOURCE_LIMIT: (u32, u32) = (8, 5);
 /// The first OpenSSH release with penalties for addresses, which are disabled here. Behind a proxy or NAT (rootless Docker, a node port of
-/// Kubernetes, an office) clients share an address, and a single idle connection in 20 s would lock all of them out.
+/// Kubernetes, an office) clients share an address, and a single idle connection every 20 s would lock all of them out.
 const WITH_PENALTIES: (u32, u32) = (9, 8);
 
 /// The time in which a client must log in, in seconds. There are no passwords to type.
 const LOGIN_GRACE_SECONDS: u32 = 30;
-/// The maximum number of connections from one address that have not logged in yet. sshd needs two processes for each.
+/// The maximum number of connections from one address (IPv6: /64 network) that have not logged in yet. sshd needs two processes for each.
 pub const MAX_PENDING_PER_SOURCE: u32 = 40;
-/// The limits for connections from all addresses that have not logged in yet: from the first number on, sshd refuses some new ones, and
-/// from the second on, all. A single address cannot reach the first limit.
+/// The limits for connections that have not logged in yet, from all addresses together: from the first number on, sshd refuses some new
+/// connections, and from the second on, all. From OpenSSH 8.5 on, a single address cannot reach the first limit.
 const MAX_PENDING: (u32, u32) = (60, 100);
 
-/// The values in sshd's configuration that the machine determines.
+/// The input of [`sshd_config`] that does not come from slurminit's configuration.
 #[derive(Debug, Default)]
 pub struct SshdInput<'a> {
     /// The first line of `ssh -V`, such as `OpenSSH_10.0p2 Debian-7, OpenSSL 3.5.1`.
     pub version: &'a str,
-    /// The variables of sessions.
+    /// The environment variables of login sessions.
     pub variables: BTreeMap<String, String>,
 }
 
-/// The text of sshd_config. The daemon's own file in /etc/ssh is not used.
+/// The text of sshd_config. sshd's default file in /etc/ssh is not used.
 pub fn sshd_config(config: &Config, input: &SshdInput<'_>) -> String {
     let path = |path: PathBuf| path.display().to_string();
     let port = config.login.port.map_or(0, std::num::NonZeroU16::get);
@@ -43,7 +43,7 @@ pub fn sshd_config(config: &Config, input: &SshdInput<'_>) -> String {
         "PermitEmptyPasswords no".to_owned(),
         "PermitRootLogin no".to_owned(),
         "PermitUserEnvironment no".to_owned(),
-        // Refuses files and directories of keys that other users can write.
+        // sshd ignores a key file if other users can write to it or to a directory above it.
         "StrictModes yes".to_owned(),
         // %u: the user's name.
         format!("AuthorizedKeysFile {} .ssh/authorized_keys", quoted(&format!("{}/%u", path(config.paths.ssh_keys())))),
@@ -62,7 +62,7 @@ pub fn sshd_config(config: &Config, input: &SshdInput<'_>) -> String {
     let has = |since: (u32, u32)| version(input.version).is_none_or(|version| version >= since);
     if has(WITH_SOURCE_LIMIT) {
         lines.push(format!("PerSourceMaxStartups {MAX_PENDING_PER_SOURCE}"));
-        // A client usually has a whole network of IPv6 addresses.
+        // A client usually has a whole /64 network of IPv6 addresses.
         lines.push("PerSourceNetBlockSize 32:64".to_owned());
     }
     if has(WITH_PENALTIES) {

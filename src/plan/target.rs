@@ -9,14 +9,14 @@ use model::unit::{JobCare, Spec};
 /// The daemons and settings of a role.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Whether there is a cluster, with hooks, the preparation, services, a status file and a control socket. Without a
-    /// cluster, slurminit is a plain init for its command: it may run as any user, and writes no files.
+    /// Whether there is a cluster. If so, slurminit runs hooks, the preparation and services, writes a status file, and
+    /// listens on a control socket. Without a cluster, slurminit is a plain init for its command: it may run as any user, and writes no files.
     pub has_cluster: bool,
     /// The jobs that slurminit handles.
     pub jobs: JobCare,
     /// Whether slurmctld runs here for nodes in other containers.
     pub has_other_nodes: bool,
-    /// Slurm's daemons in the order of their start, each with those that must be ready first.
+    /// The required daemons in start order, each with the daemons that must be ready first.
     daemons: &'static [(DaemonName, &'static [DaemonName])],
 }
 
@@ -71,12 +71,12 @@ impl Target {
         }
     }
 
-    /// Whether this container stores the cluster's state: slurmctld's jobs, and the accounting database.
+    /// Whether this container stores the cluster's state: slurmctld's job records, and an embedded accounting database.
     pub fn has_state(&self) -> bool {
         self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld)
     }
 
-    /// Slurm's daemons, then the services in the order of the configuration.
+    /// The daemons, then the services in the order of the configuration.
     pub fn units(&self, config: &Config) -> Vec<Spec> {
         let daemons = self.daemons(config);
         let simulated = config.simulated();
@@ -89,7 +89,8 @@ impl Target {
         daemons.chain(services.map(|service| units::service(config, service))).collect()
     }
 
-    /// Adds dependencies: slurmctld waits for the accounting daemons, slurmrestd for slurmctld.
+    /// The role's daemons, then the enabled optional ones. With accounting, slurmdbd and an embedded database come before slurmctld, which
+    /// waits for slurmdbd.
     fn daemons(&self, config: &Config) -> Vec<(DaemonName, &'static [DaemonName])> {
         let mut daemons = self.daemons.to_vec();
         if config.runs_rest() {
@@ -127,7 +128,7 @@ impl Target {
     }
 }
 
-/// The readiness timeout of slurmd on a compute node, after which slurmd is restarted.
+/// The minimum readiness timeout of slurmd on a compute node, after which slurmd is restarted.
 const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
@@ -138,6 +139,17 @@ mod tests {
         config.role = role;
         let units = Target::of(config).units(config).into_iter();
         units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn slurms_daemons_get_the_variables_that_they_need_here() {
+        let config = Config::default();
+        let has = |daemon, name: &str, value: &str| {
+            units::daemon(&config, daemon, &[]).default_env.contains(&(name.to_owned(), value.to_owned()))
+        };
+        let daemons = [DaemonName::Munged, DaemonName::Slurmctld, DaemonName::Slurmd, DaemonName::Slurmrestd];
+        assert_eq!(daemons.map(|daemon| has(daemon, "SLURM_JWT", "daemon")), [false, false, false, true]);
+        assert_eq!(daemons.map(|daemon| has(daemon, "PMIX_MCA_psec", "native")), [false, false, true, false]);
     }
 
     #[test]
@@ -183,7 +195,8 @@ mod tests {
         });
         assert_eq!(sshd, [1, 1, 1, 1, 0]);
         (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
-        assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
+        let several = Target::of(&config);
+        assert_eq!((several.jobs, several.has_other_nodes, several.has_state()), (JobCare::Node, true, true));
         config.slurm.controller = None;
         config.simulate.nodes = Some(3);
         let slurmd_units = Target::of(&config).units(&config).into_iter();

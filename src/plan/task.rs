@@ -1,4 +1,4 @@
-//! Makes the task of PID 1 from the configuration.
+//! Builds the task of PID 1 from the configuration.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use super::target::Target;
 use config::{Config, Level, StartOnlyTables};
 use model::task::{Setup, Task};
 
-/// The task of PID 1, without file names and options of the command line. `seed` is the seed of the jitter.
+/// The task of PID 1, without the warnings and the fields that the command line determines. `seed` is the seed of the jitter.
 pub fn task(config: &Config, held: &StartOnlyTables, target: &Target, has_cmd: bool, seed: u64) -> Task {
     let usual_level = if has_cmd { Level::Warn } else { Level::Info };
     Task {

@@ -1,13 +1,14 @@
 //! The script that Slurm runs before every task of `srun` and `sbatch`, and whose variables it applies.
 //!
-//! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries and OpenMP need here.
+//! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries and OpenMP
+//! need in this container.
 //!
 //! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
-//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine that also has AMD GPUs sets
-//! `ROCR_VISIBLE_DEVICES` to it, too. If the position is not the runtime's number, the script sets the right value.
+//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine that also has AMD GPUs, it sets
+//! `ROCR_VISIBLE_DEVICES` to the same position. If the position is not the runtime's number, the script sets the right value.
 //!
-//! Where a job's user can open only the GPUs of their own jobs, CUDA's numbers change whenever another job of that user
-//! begins or ends. UUIDs do not.
+//! If users can open only the GPUs of their own jobs, CUDA's numbers change whenever another job of the same user begins or ends. UUIDs do
+//! not change.
 
 use std::path::PathBuf;
 
@@ -21,14 +22,15 @@ use super::{AutoDetect, CgroupPlan, FileName, GresLine, GresPlan, Setting};
 pub struct TaskProlog {
     /// The path of the installed task prolog.
     pub path: PathBuf,
-    /// The device at each position of Slurm's list: its vendor, and its name in the vendor's runtime.
+    /// The device at each position of Slurm's list: its vendor, and its UUID or its name in the vendor's runtime. Empty if device numbers need
+    /// no translation.
     pub names: Vec<(Vendor, String)>,
     /// Whether cgroups confine jobs to their devices: Slurm then counts the devices from 0 in each step.
     pub counts_from_zero: bool,
     /// The variables that MPI libraries need.
     pub variables: Vec<TaskVariable>,
-    /// Whether the script sets OpenMP's number of threads to the task's CPUs. Under a CPU quota, OpenMP would start a
-    /// thread for each CPU of the machine.
+    /// Whether the script sets OpenMP's number of threads to the task's CPUs. If programs see more CPUs than the quota allows, OpenMP would
+    /// start too many threads.
     pub counts_threads: bool,
     /// The reason for the script. In a cluster of several containers it is the same on all nodes.
     pub why: &'static str,
@@ -42,16 +44,16 @@ const THREADS: &str = "sets OMP_NUM_THREADS, because programs see more CPUs than
 /// A variable of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskVariable {
-    /// The variable.
+    /// The variable's name.
     pub name: &'static str,
-    /// The value, in which sh replaces variables.
+    /// The value; sh expands variables in it.
     pub value: &'static str,
     /// Whether the job's own value is kept.
     pub is_default: bool,
 }
 
-/// MPICH 4.3 and newer copies large messages with process_vm_readv(2), and aborts or hangs where that is refused (`ipc/cma/cma_post.c`).
-/// Open MPI finds out by itself (5.0, `smsc_cma_module.c`).
+/// MPICH 4.3 and newer copies large messages with process_vm_readv(2), and aborts or hangs if the kernel refuses this call
+/// (`ipc/cma/cma_post.c`). Open MPI detects this itself (5.0, `smsc_cma_module.c`).
 const NO_PEER_MEMORY: TaskVariable = TaskVariable { name: "MPIR_CVAR_CH4_CMA_ENABLE", value: "0", is_default: true };
 
 /// Open MPI names a file in /dev/shm after host, user, job and the task's number on its node (5.0, `btl_sm_component.c`). Simulated nodes
@@ -59,8 +61,12 @@ const NO_PEER_MEMORY: TaskVariable = TaskVariable { name: "MPIR_CVAR_CH4_CMA_ENA
 const NODE_IS_HOST: TaskVariable = TaskVariable { name: "PMIX_HOSTNAME", value: "$SLURMD_NODENAME", is_default: false };
 
 impl TaskProlog {
-    /// Plans the script. It is not needed (`None`) if no variable must be set, and either positions and runtime numbers agree or Slurm's
-    /// own detection decides. `gives_gpus`: users can open only the GPUs of their own jobs.
+    /// Plans the script; `None` if the whole cluster is in this container and no variable has to be set. A cluster of several containers always
+    /// has the script, because slurm.conf is the same everywhere.
+    ///
+    /// Device variables need no change if positions and runtime numbers agree, or if Slurm's own detection numbers the devices as the runtime
+    /// does without further settings. `gives_gpus`: users can open only the GPUs of their own jobs; then GPUs with [`GresLine::uuid`] need the
+    /// script.
     pub(super) fn plan(
         config: &Config,
         inventory: &Inventory,
@@ -110,15 +116,17 @@ impl TaskProlog {
         (!used).then(|| self.not_used("[slurm.conf] of slurminit.toml sets TaskProlog")).flatten()
     }
 
-    /// The effect on the device numbers if Slurm does not run the script.
+    /// The finding that jobs may get wrong device numbers because Slurm does not run the script; `None` if the script does not translate
+    /// device numbers.
     pub(super) fn not_used(&self, cause: &str) -> Option<Finding> {
         let path = self.path.display();
         (!self.names.is_empty()).then(|| Finding::warning(
             Kind::JobDevices,
-            format!("jobs get device numbers that do not match CUDA or ROCr: Slurm does not run {path}"),
+            format!("jobs may get device numbers that do not match those of the GPU runtime (CUDA, ROCr, Level Zero): Slurm does not run {path}"),
             cause,
             format!(
-                "set TaskProlog={path}, or call it at the end of your script; list the types in Gres= in the order of gres.conf"
+                "set TaskProlog={path}, or call it at the end of your script; in your own slurm.conf, also list the types in Gres= in the \
+                 order of gres.conf"
             ),
         ))
     }

@@ -11,7 +11,7 @@ const NAME_SERVER: (&str, &str) = ("RES_OPTIONS", "timeout:1 attempts:2");
 
 const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
 
-/// slurmd, and each job step after it, would load all hwloc plugins (X11, OpenCL, Level Zero). Slurm needs none of
+/// By default, slurmd and each job step load all hwloc plugins (X11, OpenCL, Level Zero). Slurm needs none of
 /// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver.
 ///
 /// A PMIx client selects its authentication method from a list that the server sends ("munge,native"). A library without munge support,
@@ -24,7 +24,7 @@ const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/
 const SLURMRESTD_ENV: &[(&str, &str)] =
     &[NAME_SERVER, ("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
 
-/// A Slurm daemon, which starts once the daemons in `after` are ready.
+/// A daemon, which starts once the daemons in `after` are ready.
 pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) -> Spec {
     let settings = config.daemons.get(&name).cloned().unwrap_or_default();
     let (command, gate, readiness, essential) = defaults(config, name);
@@ -58,7 +58,10 @@ fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Whether the daemon hands over. With `--systemd`, slurmctld does not switch to SlurmUser, so a daemon with its own `user` keeps `-D`.
+/// Whether the daemon hands over to a successor.
+///
+/// With `--systemd`, slurmctld does not switch to SlurmUser. So a daemon whose configuration sets `user` but not `command` is
+/// started with `-D`.
 fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
     match own {
         Some(command) if command.iter().any(|word| word.contains(HANDOVER_OPTION)) => Handover::Always,
@@ -80,8 +83,8 @@ pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[Daemon
     (1..).zip(nodes.iter()).map(spec).collect()
 }
 
-/// The defaults of each daemon: command, gate, readiness test, and the container's exit code
-/// if it gives up.
+/// The defaults of a daemon: command, gate, readiness test, and the container's exit code if slurminit gives up on the daemon; `None` if
+/// the container then continues.
 fn defaults(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest, Option<u8>) {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let paths = &config.paths;
@@ -145,8 +148,8 @@ fn defaults(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessT
     }
 }
 
-/// The command of the metrics server. All parameters are arguments, because the process cannot read a configuration
-/// with secrets. It gives up root itself.
+/// The command of the metrics server. All parameters are arguments, because the process cannot read a configuration with secrets. The
+/// process drops its root privileges itself.
 fn metrics(config: &Config) -> Vec<String> {
     let listen = config.metrics.listen.map(|address| address.to_string()).unwrap_or_default();
     let run = config.paths.run.display().to_string();
@@ -157,7 +160,8 @@ fn metrics(config: &Config) -> Vec<String> {
     words.into_iter().chain(switches).chain(hosts).collect()
 }
 
-/// The embedded database: small, Unix socket only, without a binary log. slurmdbd requires the lock timeout.
+/// The embedded database: small, Unix socket only, without a binary log. With a lock timeout below 900 s,
+/// slurmdbd logs an error.
 fn mariadbd(paths: &Paths) -> Vec<String> {
     let own = [
         "mariadbd".to_owned(),
@@ -168,19 +172,19 @@ fn mariadbd(paths: &Paths) -> Vec<String> {
     ];
     let fixed = [
         "--skip-networking",
-        // Otherwise MariaDB generates a TLS key at each start, which takes 0.5 s.
+        // Without this option, MariaDB generates a TLS key at each start, which takes 0.5 s.
         "--skip-ssl",
         "--table-open-cache-instances=1",
         "--skip-log-bin",
         "--skip-performance-schema",
         "--innodb-lock-wait-timeout=900",
-        // Enabled by default since MariaDB 11.6. slurmdbd does not retry a write and would exit at a conflict (release notes of 26.05).
+        // Enabled by default since MariaDB 11.6. slurmdbd does not retry a write and would exit on a conflict (release notes of Slurm 26.05).
         "--loose-innodb-snapshot-isolation=OFF",
     ];
     own.into_iter().chain(fixed.map(str::to_owned)).chain(MARIADBD_SIZES.map(str::to_owned)).collect()
 }
 
-/// The sizes of the image's empty database, sufficient for some million jobs.
+/// The sizes of the image's empty database, sufficient for a few million jobs.
 const MARIADBD_SIZES: [&str; 4] = [
     "--innodb-undo-tablespaces=0",
     "--innodb-data-file-path=ibdata1:4M:autoextend",

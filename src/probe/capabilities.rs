@@ -11,8 +11,7 @@ pub(super) const SYS_ADMIN: u32 = 21;
 /// `CAP_SYS_NICE` of `linux/capability.h`.
 pub(super) const SYS_NICE: u32 = 23;
 
-/// The capabilities that Slurm and its supervision need (measured: docs/security.md), with the numbers of
-/// `linux/capability.h`.
+/// The capabilities that Slurm and its supervision need (docs/security.md), with the numbers of `linux/capability.h`.
 const NEEDED: [(u32, &str); 5] = [(0, "CHOWN"), (1, "DAC_OVERRIDE"), (5, "KILL"), (6, "SETGID"), (7, "SETUID")];
 
 /// This process's effective capabilities; `None` if the kernel does not report them.
@@ -25,7 +24,7 @@ pub(super) fn has(root: &Path, capability: u32) -> Option<bool> {
     effective(root).map(|set| set & (1 << capability) != 0)
 }
 
-/// Reports missing capabilities of root. Other users have none anyway.
+/// Reports missing capabilities of root. Returns `None` for other users, who usually have no capabilities.
 pub fn detect(root: &Path) -> Option<Finding> {
     let status = regular::text(&root.join("proc/self/status")).ok()?;
     let [_, 0] = parse::numbers(&status, "Uid")? else { return None };
@@ -37,8 +36,11 @@ pub fn detect(root: &Path) -> Option<Finding> {
     Some(Finding::warning(
         Kind::Container,
         format!("missing capabilities of root in this container: {}", missing.join(", ")),
-        "started with --cap-drop; daemons need CHOWN, DAC_OVERRIDE, SETGID and SETUID to start, and KILL to stop",
-        missing.iter().map(|name| format!("--cap-add {name}")).collect::<Vec<_>>().join(" "),
+        "they were dropped when the container was started (--cap-drop, or securityContext of a pod); starting the daemons requires CHOWN, DAC_OVERRIDE, SETGID and SETUID, and stopping them requires KILL",
+        format!(
+            "start the container with --cap-add {} (in a pod: securityContext.capabilities.add)",
+            missing.join(" --cap-add ")
+        ),
     ))
 }
 
@@ -61,7 +63,10 @@ mod tests {
         assert_eq!(finding(0, 0b1110_0011), None);
         let finding = finding(0, 0b0100_0011).unwrap();
         assert!(finding.what.contains("KILL, SETUID"), "{finding:?}");
-        assert_eq!(finding.fix, "--cap-add KILL --cap-add SETUID");
+        assert_eq!(
+            finding.fix,
+            "start the container with --cap-add KILL --cap-add SETUID (in a pod: securityContext.capabilities.add)"
+        );
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub fn detect(root: &Path) -> Cgroup {
     }
 }
 
-/// The hierarchies of cgroup v1. Slurm needs its groups in each controller that it uses, so one read-only controller
-/// makes all of them unwritable.
+/// The hierarchies of cgroup v1. Slurm needs its groups in each controller that it uses, so a single unwritable hierarchy makes `writable`
+/// false.
 fn v1(hierarchies: &Hierarchies) -> Cgroup {
     let mounts: Vec<&Mount> = hierarchies.mounts().filter(|mount| !mount.controllers.is_empty()).collect();
     let writable =

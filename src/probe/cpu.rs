@@ -17,7 +17,7 @@ use sys::proc::parse::field;
 pub fn detect(root: &Path) -> Cpu {
     let hierarchies = Hierarchies::read(root);
     let counted = counted_by_slurm(root);
-    // The kernel enforces the affinity. A limit that has no CPU in common with it is irrelevant.
+    // The kernel enforces the affinity, so it comes first. A limit without a CPU in common with those before it is ignored.
     let limits = [affinity(root), cpuset(&hierarchies), counted.clone()].into_iter().flatten();
     let narrower = |one: CpuSet, other: CpuSet| {
         let both = intersection(&one, &other);
@@ -47,19 +47,19 @@ fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
     one.iter().filter(|cpu| other.contains(*cpu)).collect()
 }
 
-/// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE, the binding fails, and so
-/// does the job.
+/// Whether Slurm cannot bind tasks to CPUs. slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE, the
+/// binding fails, and so does the job.
 fn binding_denied(root: &Path) -> bool {
     capabilities::has(root, capabilities::SYS_NICE) == Some(false)
 }
 
-/// A file in the kernel's list format; `None` if it is missing or malformed.
+/// The CPUs in a file in the kernel's list format; `None` if the file is missing or malformed.
 fn read_set(path: &Path) -> Option<CpuSet> {
     regular::text(path).ok()?.parse().ok()
 }
 
-/// This process's CPU affinity. `/proc/self/status` respects `root` and has no limit of 1024 CPUs, unlike nix's
-/// `sched_getaffinity`. gVisor's `/proc` does not contain the line.
+/// This process's CPU affinity. `/proc/self/status` respects `root` and has no limit of 1024 CPUs, unlike nix's `sched_getaffinity`.
+/// gVisor's `/proc/self/status` does not contain `Cpus_allowed_list`.
 fn affinity(root: &Path) -> Option<CpuSet> {
     let status = regular::text(&root.join("proc/self/status")).unwrap_or_default();
     let listed = field(&status, "Cpus_allowed_list").and_then(|list| list.parse().ok());
@@ -70,8 +70,8 @@ fn affinity(root: &Path) -> Option<CpuSet> {
     })
 }
 
-/// The cpuset of this group, or of the nearest ancestor that has one. In v2 the file exists only where the controller
-/// is enabled, and in v1 the set can be empty.
+/// The cpuset of this control group, or of the nearest ancestor that has one: in v2 the file exists only if the
+/// controller is enabled, and in v1 the set can be empty.
 fn cpuset(hierarchies: &Hierarchies) -> Option<CpuSet> {
     let (version, groups) = hierarchies.groups("cpuset")?;
     let files: &[&str] = match version {

@@ -22,9 +22,9 @@ pub fn access_for_reading(path: &Path) -> Access {
     open(path, false)
 }
 
-/// Whether this process may open the device file, without opening it: opening initialises a GPU without persistence mode, or wakes one
-/// that sleeps. The kernel also checks the device cgroup here (fs/namei.c, `inode_permission`). A driver that is gone or
-/// a GPU that fell off the bus is not noticed.
+/// Whether this process may open the device file, without opening it: opening initializes a GPU without persistence mode, or wakes one that
+/// sleeps. The kernel also checks the device cgroup here (fs/namei.c, `inode_permission`). An unloaded driver or a GPU that has fallen off
+/// the bus is not detected.
 pub fn access_without_open(path: &Path) -> Access {
     let is_device = path.metadata().map(|metadata| metadata.file_type().is_char_device());
     match is_device {
@@ -41,20 +41,20 @@ fn no_device(path: &Path) -> Access {
     Access::unusable(Obstacle::NoDevice, format!("{} is not a device file", path.display()))
 }
 
-/// The group that may open the device file at `path`, if only its members and root may.
+/// The group of the device file at `path`, if only its owner and this group may open the file for reading and writing.
 pub fn restricting_group(path: &Path) -> Option<u32> {
     let metadata = path.metadata().ok()?;
-    is_closed_to_others(metadata.mode()).then(|| metadata.gid())
+    is_only_for_group(metadata.mode()).then(|| metadata.gid())
 }
 
-fn is_closed_to_others(mode: u32) -> bool {
-    mode & 0o006 != 0o006
+fn is_only_for_group(mode: u32) -> bool {
+    mode & 0o060 == 0o060 && mode & 0o006 != 0o006
 }
 
 fn open(path: &Path, write: bool) -> Access {
     let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     match opened.and_then(|file| file.metadata()) {
-        // slurmd accepts nothing else as a GRES file ("not a valid character or block device").
+        // slurmd rejects a regular file as a GRES file ("not a valid character or block device"), and no GPU is a block device.
         Ok(metadata) if !metadata.file_type().is_char_device() => no_device(path),
         Ok(_) => Access::Usable,
         Err(error) => open_failure(path, &error),
@@ -64,12 +64,14 @@ fn open(path: &Path, write: bool) -> Access {
 fn open_failure(path: &Path, error: &io::Error) -> Access {
     let (obstacle, why) = match error.raw_os_error() {
         Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
-        // The kernel checks the device cgroup before the file's mode. The cgroup yields EPERM, the mode EACCES.
+        // The kernel checks the file's mode, which yields EACCES, before the device cgroup, which yields EPERM (`inode_permission`).
         Some(libc::EPERM) => (Obstacle::Denied, "is denied by the container's device rules (device cgroup)"),
         Some(libc::EACCES) => (Obstacle::Mode, "cannot be opened by this user (file mode, or a nodev mount)"),
         Some(libc::EISDIR) => (Obstacle::NoDevice, "is a directory, not a device file"),
         Some(libc::ENXIO | libc::ENODEV) => (Obstacle::NoDriver, "has no device behind it (is the driver loaded?)"),
-        Some(libc::EIO) => (Obstacle::Lost, "gives an input/output error (the GPU may have fallen off the bus)"),
+        Some(libc::EIO) => {
+            (Obstacle::Lost, "returns an input/output error when opened (the GPU may have fallen off the bus)")
+        }
         _ => return Access::unusable(Obstacle::Other, format!("{} cannot be opened: {error}", path.display())),
     };
     Access::unusable(obstacle, format!("{} {why}", path.display()))
@@ -105,8 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn detects_device_file_closed_to_others() {
-        assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(is_closed_to_others), [true, true, false, true]);
+    fn detects_device_file_for_its_group() {
+        let modes = [0o020_660, 0o020_664, 0o020_666, 0o020_600, 0o020_640];
+        assert_eq!(modes.map(is_only_for_group), [true, true, false, false, false]);
         assert_eq!(restricting_group(Path::new("/dev/null")), None);
         assert_eq!(restricting_group(Path::new("/no/such")), None);
     }

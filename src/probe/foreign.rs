@@ -1,4 +1,4 @@
-//! Visible GPUs that jobs cannot use, each with the reason.
+//! Visible GPUs and other accelerators that jobs cannot use, each with the reason.
 
 use std::fs;
 use std::path::Path;
@@ -7,27 +7,28 @@ use super::regular;
 use model::inventory::{Finding, Gpu, Kind, PciAddress, Traits, Vendor, WSL_DEVICE};
 use model::printable::count;
 
-/// Searches sysfs; opens no device. `gpus` are those that a driver reports.
+/// Searches /sys and /dev; opens no device. `gpus` are those that a driver reports.
 pub fn findings(root: &Path, gpus: &[Gpu]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = wsl(root, gpus).into_iter().chain(driverless(root)).collect();
     findings.extend(accelerators(root));
     findings
 }
 
-/// On WSL2, a device without NVIDIA's library belongs to another vendor, or Windows lacks NVIDIA's driver.
+/// If WSL2's GPU device exists but no GPU was detected, the GPU is not an NVIDIA GPU, or NVIDIA's driver is missing in Windows, or its
+/// library in the container (`--gpus all`).
 fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
     let has_device = root.join(WSL_DEVICE.trim_start_matches('/')).exists();
     (has_device && gpus.is_empty()).then(|| {
         Finding::warning(
             Kind::GpuNotGiven,
             "WSL2's GPU device is in this container, but no NVIDIA GPU responds",
-            "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's render nodes",
+            "in WSL2, slurminit supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's render nodes",
             "NVIDIA: install the driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: use native Linux instead of WSL2",
         )
     })
 }
 
-/// Reports GPUs without their vendor's driver, which no library and no device file reveals.
+/// Reports GPUs that are not bound to their vendor's driver. Libraries and device files do not show such GPUs.
 fn driverless(root: &Path) -> Vec<Finding> {
     let entries = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
     let mut devices: Vec<(Vendor, String)> = entries.filter_map(|entry| without_driver(&entry)).collect();
@@ -41,8 +42,8 @@ fn driverless(root: &Path) -> Vec<Finding> {
         let first = drivers[0];
         (!unusable.is_empty()).then(|| Finding::info(
             Kind::GpuNotOffered,
-            format!("{number} of {maker} unusable without the driver {driver}: {}", unusable.join(", ")),
-            format!("{driver} is not loaded on the host, or another driver or a VM (vfio-pci) uses the GPU"),
+            format!("{number} of {maker} not bound to the driver {driver}: {}", unusable.join(", ")),
+            format!("the host has not loaded {driver}, or another driver or a VM (vfio-pci) uses the GPU"),
             format!("no action if intended; otherwise load the driver on the host (modprobe {first}; lspci -nnk shows the GPU's driver)"),
         ))
     };
@@ -90,7 +91,7 @@ fn accelerators(root: &Path) -> Option<Finding> {
         format!("unsupported accelerators: {}", files.join(", ")),
         "automatic detection supports only GPUs of NVIDIA, AMD and Intel",
         format!(
-            "none needed if jobs do not use them; else your own gres.conf (Name=accel File={first}), [slurm.conf] GresTypes = \"gpu,accel\""
+            "no action if jobs do not use them; otherwise write your own slurm.conf (GresTypes=gpu,accel, and Gres=accel:N of the node) and gres.conf (Name=accel File={first})"
         ),
     ))
 }

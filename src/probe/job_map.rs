@@ -1,6 +1,6 @@
-//! Maps GPUs to jobs for exporters on the host, with one file per GPU in a mounted directory.
+//! Maps GPUs to jobs for exporters on the host, with one file per GPU or MIG instance in a mounted directory.
 //!
-//! The file's name is the GPU's number on the host, as the vendor's exporter counts. NVIDIA's dcgm-exporter
+//! The file's name is the GPU's number on the host, as the vendor's exporter counts it. NVIDIA's dcgm-exporter
 //! (`--hpc-job-mapping-dir`) reads a job ID from each line. It identifies a MIG instance by `GPU.INSTANCE` with the number
 //! of the GPU instance (4.8.2 and newer; older releases ignore such a file). AMD's device-metrics-exporter reads the JSON
 //! that AMD's own prolog writes (`example/slurm`), with the GPU's number in `CUDA_VISIBLE_DEVICES`.
@@ -27,7 +27,7 @@ const JOB_VARIABLES: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLUR
 /// Why the map could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The directory is missing, or writable by other users.
+    /// The directory is missing, unreadable, or not trusted.
     #[error(transparent)]
     Directory(#[from] UntrustedPath),
     /// A file cannot be read or written.
@@ -38,16 +38,16 @@ pub enum MapError {
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A job's number on each line.
+    /// A job ID on each line.
     Lines,
     /// A JSON object.
     Json,
 }
 
-/// Adds a job to the map. `variable` returns variables of its environment.
+/// Adds a job to the map. `variable` returns a variable of the job's environment.
 ///
 /// # Errors
-/// The directory is not usable, or a file cannot be written.
+/// The directory is not usable, or a file in it cannot be read or written.
 pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), MapError> {
     update_files(dir, job, &|name, format, previous| match format {
         Format::Lines => Some(update_lines(previous, job.id, true)),
@@ -76,7 +76,7 @@ pub fn end(dir: &Path, job: &Job) -> Result<(), MapError> {
     })
 }
 
-/// Removes all jobs of these GPUs.
+/// Removes all jobs on these GPUs and MIG instances from the map.
 ///
 /// # Errors
 /// As for [`begin`].
@@ -86,7 +86,7 @@ pub fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), MapError
     files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(MapError::from)
 }
 
-/// Replaces the file of each GPU of the job by the result of `update`; `None` removes the file.
+/// Replaces the file of each device of the job by the result of `update`; `None` removes the file.
 fn update_files(dir: &Path, job: &Job, update: &dyn Fn(&str, Format, &str) -> Option<String>) -> Result<(), MapError> {
     let root = Path::new("/");
     let (dir, _lock) = open(root, dir)?;
@@ -114,7 +114,7 @@ fn open(root: &Path, dir: &Path) -> Result<(Dir, Flock<std::fs::File>), MapError
     Ok((dir, lock.map_err(|(_, errno)| io::Error::from(errno))?))
 }
 
-/// The job IDs, with or without this one.
+/// The job IDs in `previous`, one per line, with `job` if it is running, and otherwise without it.
 fn update_lines(previous: &str, job: u32, is_running: bool) -> String {
     let others = previous.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|other| *other != job);
     others.chain(is_running.then_some(job)).map(|job| format!("{job}\n")).collect()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::inventory::{Access, Finding, Gpu, Kind, Obstacle, Vendor};
 
-/// One finding per kind of fault. A device that was not passed to the container is not a fault, and a hung driver is reported
+/// One finding for each vendor and kind of fault. A device that was not passed to the container is not a fault, and a hung driver is reported
 /// where it was detected.
 pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
     let mut reasons: BTreeMap<(Vendor, Obstacle), Vec<String>> = BTreeMap::new();
@@ -24,7 +24,7 @@ fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
     let summary = |how| format!("{how} GPUs of the {vendor} driver: {list}");
     match obstacle {
         Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
-            let what = format!("{vendor} device files exist in this container but cannot be opened: {list}");
+            let what = format!("unusable {vendor} device files in this container: {list}");
             Finding::error(Kind::GpuDoesNotOpen, what, cause, fix)
         }
         Obstacle::Lost => Finding::error(Kind::GpuLost, summary("lost"), cause, fix),

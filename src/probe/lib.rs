@@ -40,17 +40,17 @@ use vendor::nvidia::request::Request;
 /// The parameters of a detection.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory that contains `/proc`, `/sys`, `/dev` and `/usr`.
+    /// The directory in place of `/`: it contains `/proc`, `/sys`, `/dev`, `/etc`, `/tmp`, `/usr` and `/var`.
     pub root: PathBuf,
-    /// How long the whole detection may take.
+    /// The time limit from which [`detect`] derives the deadlines of its parts.
     pub deadline: Duration,
-    /// The path of NVIDIA's management library; `None` searches the usual places.
+    /// The path of NVIDIA's management library; `None`: the usual paths are searched.
     pub nvml_library: Option<PathBuf>,
     /// The container's request to NVIDIA's runtime.
     pub request: Request,
     /// Whether to read the condition of NVIDIA's GPUs, which is too slow for a start.
     pub conditions: bool,
-    /// GPUs that are excluded because of their faults; their drivers are not queried for them.
+    /// The excluded GPUs, each with the reason. NVIDIA's driver is queried at most for their identity.
     pub left_out: Vec<LeftOutGpu>,
     /// Whether to query the engine for the container's name, if the host name is only an ID.
     pub queries_container_name: bool,
@@ -79,11 +79,11 @@ impl Options {
     }
 }
 
-/// Detects everything within the deadline. It forks, so the process must be single-threaded.
+/// Detects the resources. Forks, so the process must be single-threaded.
 ///
-/// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons and the
-/// kernel's files need the rest. As long as NVML reports GPUs one by one, each GPU has six tenths, and all GPUs together two and a
-/// half times the whole.
+/// The probes run while this process reads the kernel's files. NVML may take six tenths of the deadline, and every other probe seven
+/// tenths; the remaining time is for reading the kernel's files and for finding the causes of failures. Once NVML has counted its GPUs,
+/// each GPU may take six tenths, and all GPUs together two and a half times the deadline.
 pub fn detect(options: &Options) -> Inventory {
     let Options { root, deadline, queries_container_name, .. } = options;
     let began = Instant::now();
@@ -129,7 +129,7 @@ pub fn detect(options: &Options) -> Inventory {
 /// The result of a vendor's probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeResult {
-    /// The driver; `None` if it is not loaded.
+    /// The driver; `None` if none was detected.
     pub driver: Option<Driver>,
     /// The GPUs visible to this container, in the driver's order.
     pub gpus: Vec<Gpu>,
@@ -137,7 +137,7 @@ pub struct ProbeResult {
     pub findings: Vec<Finding>,
 }
 
-/// Derives the platform from the kernel's release string, which vendors of virtual machines mark.
+/// Derives the platform from the kernel's release string, to which vendors of virtual machines add a mark.
 fn platform(root: &Path) -> Platform {
     let release = regular::text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
     match release {
@@ -147,7 +147,7 @@ fn platform(root: &Path) -> Platform {
     }
 }
 
-/// The kernel's name of this host, as `gethostname` gives it to Slurm.
+/// This host's name, as returned by `gethostname`, which Slurm also uses.
 pub fn hostname() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

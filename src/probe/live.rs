@@ -1,4 +1,4 @@
-//! Samples the GPUs of one vendor periodically, and receives their drivers' events.
+//! Samples the GPUs of one vendor periodically, and receives the driver's events.
 //!
 //! A watcher is a separate process. The process that reads its lines kills it when a driver hangs.
 
@@ -21,21 +21,21 @@ pub struct Options {
     pub root: PathBuf,
     /// The path of NVIDIA's management library, if configured.
     pub library: Option<PathBuf>,
-    /// The vendor.
+    /// The vendor of the GPUs to sample.
     pub vendor: Vendor,
     /// The sampling interval.
     pub interval: Duration,
     /// GPUs that are listed but neither opened nor queried: they do not respond, or are left to the host's administrator.
     pub closed: Vec<Identity>,
-    /// Whether `closed` contains all GPUs of the vendor, so that the driver is not queried.
+    /// Whether `closed` contains all GPUs of the vendor, so that no vendor library is loaded.
     pub all_closed: bool,
-    /// The only GPU to sample, once.
+    /// If set, only this GPU is sampled, and only once (NVIDIA only).
     pub only: Option<Identity>,
-    /// Whether to take the measurements of whole GPUs that need extra calls: tensor cores, PCI Express.
+    /// Whether to also take the measurements that need extra calls (tensor cores, PCI Express), for whole GPUs only.
     pub meters: bool,
 }
 
-/// Receives the events. An error ends the watcher.
+/// Sends a line to the process that reads the watcher's output. An error ends the watcher.
 pub type SendLine<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
 
 /// Samples one GPU, unless [`Options::closed`] contains it.
@@ -54,7 +54,7 @@ pub(crate) fn sample_gpu(
     send(&Line::Seen { gpu, seen })
 }
 
-/// Lists only the closed GPUs, without a vendor library, which may open GPUs when it is initialised.
+/// Lists only the closed GPUs, without a vendor library, which may open GPUs when it is initialized.
 pub(crate) fn list_closed(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     loop {
         send(&Line::Listed { gpus: options.closed.clone() })?;
@@ -63,7 +63,8 @@ pub(crate) fn list_closed(options: &Options, send: SendLine<'_>) -> io::Result<(
     }
 }
 
-/// The fault for a device file that cannot be opened. A permission error of this user is not a fault.
+/// The fault if the device cgroup denies the device file, or if no working GPU is behind it; `None` if it is usable, and for all other
+/// obstacles, such as a permission error of this user.
 pub(crate) fn fault_of_access(access: &Access) -> Option<FaultKind> {
     match access.obstacle()? {
         Obstacle::Denied => Some(FaultKind::DeviceDenied),
@@ -72,7 +73,7 @@ pub(crate) fn fault_of_access(access: &Access) -> Option<FaultKind> {
     }
 }
 
-/// Samples the kernel's files.
+/// Samples the GPUs from the kernel's files until `send` fails.
 pub(crate) fn watch_files(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     let (root, vendor) = (&options.root, vendor::probe_of(options.vendor));
     let mut events = vendor.events();

@@ -12,7 +12,7 @@ use model::inventory::{CgroupVersion, Gpu, Memory};
 pub struct MemoryState {
     /// Free memory in MiB.
     pub free_mib: u64,
-    /// The container's memory in MiB.
+    /// The container's memory limit, or the machine's memory if there is no limit, in MiB.
     pub usable_mib: u64,
     /// The share of the last 10 s in which processes waited for memory (PSI), in percent; `None` if unsupported.
     pub pressure: Option<f64>,
@@ -25,18 +25,18 @@ impl MemoryState {
     }
 }
 
-/// cgroup v1 has no value for "unlimited": it shows the highest multiple of the page size (4 or 64 KiB) below 2^63.
+/// Values from this one on mean no limit. cgroup v1 shows "unlimited" as the highest multiple of the page size (4 or 64 KiB) below 2^63.
 const V1_UNLIMITED: u64 = i64::MAX as u64 - 65_536;
 
-/// `/proc/meminfo` describes the whole machine even in a container, so the limit comes from the cgroups.
+/// The machine's memory, and the container's limit. `/proc/meminfo` describes the whole machine even in a container, so the limit comes from
+/// the cgroups.
 pub fn detect(root: &Path) -> Memory {
     let meminfo = regular::text(&root.join("proc/meminfo")).unwrap_or_default();
     let limit = limit_bytes(root).map(|bytes| bytes / (1024 * 1024));
     Memory { total_mib: parse_total_kib(&meminfo).unwrap_or_default() / 1024, gpu_mib: 0, limit_mib: limit }
 }
 
-/// The free memory of the container if it has a limit, otherwise of the machine. Reclaimable memory
-/// counts as free.
+/// The free memory of the container if it has a limit, otherwise of the machine; `None` if it cannot be read. Page cache counts as free.
 pub fn sample(root: &Path) -> Option<MemoryState> {
     let (version, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
     let pressure = groups.first().and_then(|own| pressure(&regular::text(&own.join("memory.pressure")).ok()?));
@@ -51,7 +51,7 @@ pub fn sample(root: &Path) -> Option<MemoryState> {
     Some(MemoryState { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
 }
 
-/// The free memory of a group and its limit, in bytes; `None` without a limit. A group's use includes that of its
+/// The free memory of a group and its limit, in bytes; `None` if it has no limit or its use is unknown. A group's use includes that of its
 /// descendants.
 fn free_and_limit(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
     let limit = group_limit(version, group)?;
@@ -67,7 +67,8 @@ fn free_and_limit(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
     Some((limit.saturating_sub(number(used)?.saturating_sub(cache)), limit))
 }
 
-/// The files of cgroup v2 that make the kernel kill all processes of the container when memory runs out. The kubelet sets them since 1.28.
+/// The `memory.oom.group` files (cgroup v2) of this group and its visible ancestors that contain 1: when memory runs out, the kernel then
+/// kills all processes of the group. The kubelet sets this for containers since 1.28.
 pub fn oom_groups(root: &Path) -> Vec<PathBuf> {
     let (_, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
     let files = groups.into_iter().map(|group| group.join("memory.oom.group"));
@@ -86,15 +87,15 @@ pub(crate) fn node_kib(root: &Path, node: u32) -> Option<u64> {
     parse_total_kib(text.lines().find_map(|line| line.strip_prefix(&format!("Node {node} ")))?)
 }
 
-/// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory,
-/// and a job that was granted it would fill the GPU.
+/// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory of the
+/// machine, and a job to which Slurm allocates it would fill the GPU.
 pub fn subtract_gpu_memory(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
     let nodes: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.memory_node).collect();
     memory.gpu_mib = nodes.iter().filter_map(|node| node_kib(root, *node)).fold(0, u64::saturating_add) / 1024;
     memory.total_mib = memory.total_mib.saturating_sub(memory.gpu_mib);
 }
 
-/// The tightest limit of this group and all visible ancestors.
+/// The tightest limit of this group and all visible ancestors, in bytes.
 fn limit_bytes(root: &Path) -> Option<u64> {
     let (version, groups) = Hierarchies::read(root).groups("memory")?;
     groups.iter().filter_map(|group| group_limit(version, group)).min()
@@ -212,6 +213,7 @@ mod tests {
     fn reads_v1_limit_and_treats_maximum_as_unlimited() {
         let limit = |text| memory(&[MEMINFO, V1, ("sys/fs/cgroup/memory/memory.limit_in_bytes", text)]);
         assert_eq!(limit("536870912\n"), Memory { total_mib: 32_012, gpu_mib: 0, limit_mib: Some(512) });
+        assert_eq!(limit("1125899906842624\n").limit_mib, Some(1 << 30), "more memory than any machine has");
         assert_eq!(limit("9223372036854771712\n").limit_mib, None);
         assert_eq!(limit("9223372036854710272\n").limit_mib, None, "64 KiB pages");
     }

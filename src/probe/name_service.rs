@@ -1,4 +1,4 @@
-//! Lookups of hosts' names by glibc, in a process of their own with a deadline.
+//! Host name lookups by glibc, each in a separate process with a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sys::tool::{self, answer::Answer};
 /// Timeout of one lookup. A working name server answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether a name has an address. If the name server does not respond, it has none.
+/// Whether a name has an address. `false` if the name server does not respond.
 pub fn resolves(name: &str) -> bool {
     has_addresses(&[name], TIMEOUT)
 }
@@ -18,7 +18,7 @@ pub fn is_in_dns(name: &str) -> bool {
     has_addresses(&["--service=dns", name], TIMEOUT)
 }
 
-/// The names without an address. Names that cannot be looked up within `limit` are left out.
+/// The names without an address. When `limit` is over, the remaining names are skipped.
 pub fn unresolvable<'a>(names: impl IntoIterator<Item = &'a str>, limit: Duration) -> Vec<&'a str> {
     let deadline = Instant::now() + limit;
     let left = || deadline.saturating_duration_since(Instant::now()).min(TIMEOUT);

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::capabilities::{SYS_ADMIN, has};
 use sys::sandbox::Sandbox;
 
-/// If the capability exists, tries to create the namespaces in a child, because a security profile can still refuse them.
+/// With CAP_SYS_ADMIN, tries to create the namespaces in a child, because a security profile can still refuse them.
 pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
     let is_possible = has(root, SYS_ADMIN).unwrap_or(false);
     // With another root directory, the capability would be that of another machine.
@@ -18,7 +18,7 @@ pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
         && Sandbox::start(|| attempt().is_ok()).finish(Instant::now() + deadline).unwrap_or(false)
 }
 
-/// The system calls of slurmd's child.
+/// Makes the same system calls as slurmd's child process.
 fn attempt() -> nix::Result<()> {
     let (proc, none) = (Some("proc"), None::<&str>);
     unshare(CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)?;

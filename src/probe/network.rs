@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::regular;
 
-/// With an IPv6 address of global scope and no IPv4 address except loopback, getaddrinfo(3) with AI_ADDRCONFIG, which Slurm uses,
-/// finds no IPv4 address either, not even 127.0.0.1.
+/// Whether this container has an IPv6 address of global scope, and no IPv4 address except loopback. Then getaddrinfo(3) with
+/// AI_ADDRCONFIG, which Slurm uses, finds no IPv4 address, not even 127.0.0.1.
 pub fn has_only_ipv6(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     has_global_ipv6(&text("proc/net/if_inet6")) && !has_ipv4(&text("proc/net/fib_trie"))
@@ -17,7 +17,7 @@ fn has_global_ipv6(if_inet6: &str) -> bool {
     if_inet6.lines().any(|line| line.split_whitespace().nth(3) == Some("00"))
 }
 
-/// The line after `|-- 172.17.0.2` is `/32 host LOCAL` for an address of this machine.
+/// The line after `|-- 172.17.0.2` is `/32 host LOCAL` for a local address.
 fn has_ipv4(fib_trie: &str) -> bool {
     let lines: Vec<&str> = fib_trie.lines().map(str::trim).collect();
     let is_local_address = |pair: &[&str]| match pair {

@@ -1,8 +1,7 @@
-//! The engine's name of a container whose host name is only its ID.
+//! The engine's name for this container, if the host name is only the container ID.
 //!
-//! Replicas of one compose service (`docker compose up --scale compute=5`) cannot have host names of their own, and the engine
-//! uses their IDs as host names. Its name server resolves a container's address to its name:
-//! `lab-compute-3.lab_default`.
+//! Replicas of one compose service (`docker compose up --scale compute=5`) cannot be given individual host names, and the engine uses their
+//! IDs as host names. Its name server resolves a container's address to its name: `lab-compute-3.lab_default`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -14,10 +13,10 @@ use sys::tool::{self, answer::Answer};
 
 /// Docker's name server in user-defined networks. The default network has none.
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
-/// The timeout for a name. The server runs on the same machine.
+/// The timeout of one lookup. The server runs on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether a host name is a container ID of 12 digits, Docker's default host name.
+/// Whether a host name is a container ID of 12 hexadecimal digits, Docker's default host name.
 pub fn is_container_id(hostname: &str) -> bool {
     hostname.len() == 12 && hostname.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -35,23 +34,24 @@ pub fn query_container_name(root: &Path, hostname: &str) -> Option<Result<String
             "start the container with --hostname NAME, or set SLURMINIT_NODE_NAME",
         )
     };
-    Some(look_up(root, hostname, reverse_lookup).map_err(unknown))
+    // `-s dns` skips /etc/hosts, which contains only the ID.
+    let getent = |address: IpAddr| tool::ask("getent", &["-s", "dns", "hosts", &address.to_string()], TIMEOUT);
+    Some(look_up(root, hostname, getent).map_err(unknown))
 }
 
-fn look_up(
-    root: &Path,
-    hostname: &str,
-    reverse_lookup: impl Fn(IpAddr) -> Result<Option<String>, &'static str>,
-) -> Result<String, String> {
+fn look_up(root: &Path, hostname: &str, getent: impl Fn(IpAddr) -> Answer) -> Result<String, String> {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     if !has_docker_name_server(&text("etc/resolv.conf")) {
-        return Err("no network with Docker's name server".to_owned());
+        return Err(
+            "/etc/resolv.conf does not list Docker's name server 127.0.0.11 (only user-defined networks have it)"
+                .to_owned(),
+        );
     }
-    let mut why = format!("/etc/hosts has no address of {hostname}");
+    let mut why = format!("/etc/hosts has no address for {hostname}");
     for address in addresses(&text("etc/hosts"), hostname) {
-        match reverse_lookup(address).map(|answer| answer.and_then(|answer| service_name(&answer))) {
+        match dns_name(getent(address)).map(|answer| answer.and_then(|answer| service_name(&answer))) {
             Ok(Some(name)) if name != hostname => return Ok(name),
-            Ok(_) => why = format!("Docker's name server has no name for {address}"),
+            Ok(_) => why = format!("Docker's name server has no other name for {address}"),
             Err(error) => why = error.to_owned(),
         }
     }
@@ -73,8 +73,8 @@ fn addresses(hosts: &str, hostname: &str) -> Vec<IpAddr> {
     hosts.lines().filter_map(address_of_line).filter(|address: &IpAddr| !address.is_loopback()).collect()
 }
 
-/// The container's name without its compose project. `lab-compute-3.lab_default` becomes compute-3, and `gpu7.lab`
-/// becomes gpu7. A network of the project is also named after it.
+/// The container's name without its compose project. `lab-compute-3.lab_default` becomes compute-3, and `gpu7.lab` becomes gpu7. A
+/// project's network is also named after the project.
 fn service_name(answer: &str) -> Option<String> {
     let (container, network) = answer.trim_end_matches('.').split_once('.')?;
     let prefix_ends = network.match_indices('_').map(|(at, _)| at).rev();
@@ -84,9 +84,9 @@ fn service_name(answer: &str) -> Option<String> {
     Some(service.unwrap_or(container).to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The DNS name of an address; `None` if it has none. `-s dns` skips /etc/hosts, which contains only the ID.
-fn reverse_lookup(address: IpAddr) -> Result<Option<String>, &'static str> {
-    match tool::ask("getent", &["-s", "dns", "hosts", &address.to_string()], TIMEOUT) {
+/// The DNS name in getent's answer for an address; `None` if the address has no name.
+fn dns_name(answer: Answer) -> Result<Option<String>, &'static str> {
+    match answer {
         Answer::Ended { stdout, .. } => Ok(stdout.split_whitespace().nth(1).map(str::to_owned)),
         Answer::Silent => Err("Docker's name server does not answer"),
         Answer::Missing => Err("getent is not installed"),
@@ -141,16 +141,28 @@ mod tests {
         let id = "3feeba991c75";
         let hosts = format!("172.19.0.2 {id}\n172.20.0.2 {id}\n");
         let root = crate::tests::tree(&[("etc/resolv.conf", "nameserver 127.0.0.11\n"), ("etc/hosts", hosts.as_str())]);
-        let names = |first: Result<Option<&str>, &'static str>, second: Option<&str>| {
-            look_up(root.path(), id, |address| {
-                let name = if address.to_string() == "172.19.0.2" { first } else { Ok(second) };
-                name.map(|name| name.map(str::to_owned))
-            })
+        let answer = |name: &str| Answer::Ended {
+            succeeded: !name.is_empty(),
+            stdout: if name.is_empty() { String::new() } else { format!("172.19.0.2      {name}\n") },
+            stderr: String::new(),
         };
-        let second = Some("lab-compute-3.lab_default");
-        assert_eq!(names(Ok(Some("lab-gpu-1.lab_inner")), second).as_deref(), Ok("gpu-1"));
-        assert_eq!(names(Ok(Some(&format!("{id}.lab"))), second).as_deref(), Ok("compute-3"), "only the ID again");
-        assert_eq!(names(Err("no answer"), second).as_deref(), Ok("compute-3"));
-        assert!(names(Ok(None), None).is_err_and(|why| why.contains("172.20.0.2")));
+        let names =
+            |first: Answer, second: Answer| {
+                look_up(root.path(), id, |address| {
+                    if address.to_string() == "172.19.0.2" { first.clone() } else { second.clone() }
+                })
+            };
+        let second = || answer("lab-compute-3.lab_default");
+        assert_eq!(names(answer("lab-gpu-1.lab_inner"), second()).as_deref(), Ok("gpu-1"));
+        assert_eq!(names(answer(&format!("{id}.lab")), second()).as_deref(), Ok("compute-3"), "only the ID again");
+        assert_eq!(names(Answer::Silent, second()).as_deref(), Ok("compute-3"));
+        for (last, why) in [
+            (answer(""), "no other name for 172.20.0.2"),
+            (Answer::Silent, "name server does not answer"),
+            (Answer::Missing, "getent is not installed"),
+        ] {
+            let failure = names(answer(""), last).unwrap_err();
+            assert!(failure.contains(why), "{failure}");
+        }
     }
 }

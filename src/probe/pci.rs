@@ -13,7 +13,7 @@ const HIGHEST_NUMA_NODE: u32 = 1023;
 pub struct Locality {
     /// `local_cpulist`; `None` if it is empty or unreadable.
     pub cpus: Option<CpuSet>,
-    /// `numa_node`; `None` if it is -1 (unknown) or unreadable.
+    /// `numa_node`; `None` if it is -1 (unknown), implausible or unreadable.
     pub numa_node: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ pub fn locality(root: &Path, address: PciAddress) -> Locality {
     }
 }
 
-/// The first of `nodes` that is the memory of a device. Such a node has no CPUs.
+/// The first of `nodes` without CPUs: it is the device's own memory.
 pub(super) fn memory_node(root: &Path, nodes: impl IntoIterator<Item = Option<u32>>) -> Option<u32> {
     let has_no_cpus = |node: &u32| {
         let cpus = fs::read_to_string(root.join(format!("sys/devices/system/node/node{node}/cpulist")));

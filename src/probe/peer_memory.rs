@@ -2,18 +2,20 @@
 //! on one node.
 //!
 //! The seccomp profile of Docker before 23 refuses the system call, and Yama (`kernel.yama.ptrace_scope`) refuses it to processes that
-//! are not ancestors. The detection reads only its own memory, because it may contain secrets that no other process may read.
+//! are not ancestors. The test reads only this process's own memory: a test with two processes would have to expose memory that may contain
+//! secrets.
 
 use std::io::IoSliceMut;
 use std::path::Path;
 use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::getpid;
 
 use super::regular;
-use sys::sandbox::Sandbox;
+use sys::sandbox::{Sandbox, SandboxError};
 
 /// The setting of Yama: 0 adds no restriction.
 const YAMA: &str = "proc/sys/kernel/yama/ptrace_scope";
@@ -35,13 +37,19 @@ impl Detection {
         }
     }
 
-    /// Whether access to a peer's memory is refused; `false` if the attempt cannot be made.
+    /// Whether access to a peer's memory is refused. If the attempt has no result, only Yama's setting decides.
     pub(super) fn finish(self, deadline: Instant) -> bool {
-        self.is_refused_by_yama || self.seccomp_attempt.is_some_and(|attempt| attempt.finish(deadline).unwrap_or(false))
+        let is_refused = |attempt: Sandbox<bool>| match attempt.finish(deadline) {
+            // A profile that kills the caller sends this signal.
+            Err(error) => error == SandboxError::Crashed(Signal::SIGSYS),
+            Ok(is_refused) => is_refused,
+        };
+        self.is_refused_by_yama || self.seccomp_attempt.is_some_and(is_refused)
     }
 }
 
-/// The kernel grants a process its own memory without a check, so only a filter of system calls refuses it.
+/// Reads this process's own memory. The kernel grants that without a check, so only a filter of system calls (seccomp), or a kernel without
+/// this call, can refuse it.
 fn is_refused_by_seccomp() -> bool {
     let value = 0x5eed_u32.to_ne_bytes();
     let mut copy = [0; size_of::<u32>()];
@@ -55,6 +63,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn seccomp_profile_that_kills_the_caller_refuses() {
+        let refused = |attempt: fn() -> bool| {
+            let detection = Detection { is_refused_by_yama: false, seccomp_attempt: Some(Sandbox::start(attempt)) };
+            detection.finish(Instant::now() + Duration::from_secs(60))
+        };
+        assert!(refused(|| nix::sys::signal::raise(Signal::SIGSYS).is_ok()));
+        assert!(!refused(|| nix::sys::signal::raise(Signal::SIGABRT).is_ok()), "not by seccomp");
+        assert!(!refused(|| false));
+    }
 
     #[test]
     fn yama_allows_peer_memory_only_with_scope_0() {

@@ -1,15 +1,15 @@
-//! Reads files outside the sandbox, where nothing may block.
+//! Reads files in the process outside the sandbox, which must not block.
 
 use std::io;
 use std::path::Path;
 
 use sys::trusted_path;
 
-/// Reads a regular file; files of /proc and /sys count as regular. A pipe in its place (`docker run -v`, a tree passed
-/// with `--root`) is an error instead of blocking.
+/// Reads a regular file, which includes the files of /proc and /sys. Returns an error for a pipe (`docker run -v`, a tree passed with
+/// `--root`), because reading it would block.
 ///
 /// # Errors
-/// The file is missing, is not regular, or is not UTF-8.
+/// The file is missing, unreadable, not regular, too long, or not UTF-8.
 pub(super) fn text(path: &Path) -> io::Result<String> {
     String::from_utf8(trusted_path::read(path)?).map_err(|_| io::ErrorKind::InvalidData.into())
 }

@@ -9,7 +9,7 @@ use nix::sys::statfs::{FsType, statfs};
 const ZFS: FsType = FsType(0x2fc1_2fc1);
 
 /// The size of /tmp in MiB, as slurmd reports it (`get_tmp_disk`, Slurm 24.11); `None` if the size is not
-/// fixed.
+/// fixed, or cannot be read.
 pub fn detect(root: &Path) -> Option<u64> {
     let file_system = statfs(&root.join("tmp")).ok().filter(|file_system| file_system.filesystem_type() != ZFS)?;
     Some(file_system.blocks().saturating_mul(u64::try_from(file_system.block_size()).ok()?) >> 20)

@@ -40,9 +40,9 @@ const PLUGIN_PREFIXES: [&str; 14] = [
     "task_",
 ];
 
-/// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without it every srun would fail.
+/// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without the library, every srun with this plugin would fail.
 const PMIX_LIBRARY: &str = "libpmix.so.2";
-/// `cli_filter_lua` loads one of these libraries, and the plugin below (24.11, `cli_filter_lua.c`, `slurm_lua.c`). Without them srun,
+/// `cli_filter_lua` loads one of these libraries, and [`LUA_PLUGIN`] (24.11, `cli_filter_lua.c`, `slurm_lua.c`). Without them, srun,
 /// sbatch and salloc would fail.
 const LUA_LIBRARIES: [&str; 4] = ["liblua5.1.so.0", "liblua5.2.so.0", "liblua5.3.so.0", "liblua5.4.so.0"];
 const LUA_PLUGIN: &str = "serializer_json";
@@ -52,14 +52,15 @@ const PMIX_DIRECTORY: &str = "tmp";
 /// The maximum length of the output of `slurmd -V`, in bytes.
 const MAX_OUTPUT_LENGTH: usize = 4096;
 
-/// Reads the version that the image recorded; otherwise runs `slurmd -V` for at most `deadline`, if `root` is `/`.
+/// Detects the version, the installed package, the plugins and `LOGIN_PATCH`. If the image did not record the version, runs `slurmd -V` for at
+/// most `deadline`, but only if `root` is `/`.
 pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
     let recorded = read_text(&root.join(VERSION_FILE)).filter(|text| parse_version(text).is_some());
     let printed = recorded.or_else(|| (root == Path::new("/")).then(|| query_version(deadline)).flatten());
     let printed = printed.unwrap_or_default();
     let (version, patch) = parse_version(&printed).unzip();
     let package = read_text(&root.join(PACKAGES_FILE)).and_then(|packages| package_version(&packages));
-    // The last number of a packaged Slurm does not reveal its fixes.
+    // Debian adds fixes without a change of the patch number, so the number is useful only with the package's version.
     let patch = patch.flatten().filter(|_| package.is_some() || !printed.contains("slurm-wlm"));
     let patches = read_text(&root.join(PATCHES_FILE)).unwrap_or_default();
     let forks_for_login = patches.lines().any(|patch| patch == LOGIN_PATCH);

@@ -1,5 +1,5 @@
-//! Memory used by files. A tmpfs counts against the container's memory limit, and OOM kills do not free it.
-//! A tmpfs that exceeds the limit causes OOM kills of all processes, PID 1 last.
+//! Memory that files in a tmpfs use. It counts against the container's memory limit, and OOM kills do not free it. A tmpfs that exceeds the
+//! limit causes OOM kills of all processes, PID 1 last.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use sys::proc::parse::Mount;
 /// The memory that the daemons and PID 1 need, in MiB.
 pub const RESERVED_MIB: u64 = 64;
 
-/// Warns if writable tmpfs mounts can hold more than the container's memory.
+/// Warns if writable tmpfs mounts can leave less than [`RESERVED_MIB`] of the container's memory limit.
 pub fn detect(root: &Path, memory: &Memory) -> Option<Finding> {
     finding(&regular::text(&root.join("proc/self/mountinfo")).ok()?, memory)
 }
@@ -29,11 +29,11 @@ fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
     Some(Finding::warning(
         Kind::Container,
         format!(
-            "tmpfs mounts can exceed the container's memory limit of {limit} MiB (OOM of the whole container): {}",
+            "tmpfs mounts can fill the container's memory limit of {limit} MiB (OOM of the whole container): {}",
             sizes.join(", ")
         ),
-        "a tmpfs without a size limit, or with one that is too large: its files count against the container's memory",
-        "leave the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (Kubernetes: sizeLimit), or raise the memory limit",
+        "files in a tmpfs count against the container's memory limit, and the mounts have no size limits, or too large ones",
+        "leave at least 64 MiB for the daemons: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (Kubernetes: sizeLimit), or raise the memory limit",
     ))
 }
 

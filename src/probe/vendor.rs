@@ -1,4 +1,4 @@
-//! The vendors' probes: each has a directory that implements [`VendorProbe`].
+//! The vendors' probes: each is a module that implements [`VendorProbe`].
 
 pub mod amd;
 pub mod intel;
@@ -26,9 +26,9 @@ pub fn probe_of(vendor: Vendor) -> &'static dyn VendorProbe {
 /// The deadlines of a detection.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// The deadline of a vendor's library, after which the kernel's files are read.
+    /// The deadline for the first answer of a vendor's library. If it passes, the kernel's files are read instead.
     pub library: Instant,
-    /// The deadline of the kernel's files.
+    /// The deadline for reading the kernel's files.
     pub files: Instant,
     /// The time limit of a vendor's library for each GPU, whose first use can take seconds.
     pub each_gpu: Duration,
@@ -37,7 +37,7 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// The deadline for reading the kernel's files after a library has failed, which may have been late.
+    /// The deadline for reading the kernel's files after a library has failed, even if it failed late.
     pub fn for_files(&self) -> Instant {
         self.files.max(Instant::now() + self.each_gpu / 6)
     }
@@ -48,13 +48,13 @@ pub type Finish = Box<dyn FnOnce(Deadlines) -> ProbeResult>;
 
 /// A vendor's GPUs in this container. Without a vendor library, everything is read from the kernel's files.
 pub trait VendorProbe: Sync {
-    /// Whether GPUs of the vendor may exist: a cheap test of paths that avoids a process.
+    /// Whether GPUs of the vendor may exist: a cheap test of paths, which saves starting a process.
     fn has_traces(&self, root: &Path) -> bool;
 
     /// Reads the kernel's files, and opens each device as a job would. Call it only inside the sandbox.
     fn probe(&self, root: &Path) -> ProbeResult;
 
-    /// The GPUs, from the kernel's files alone: no device is opened, which would wake it or initialise it.
+    /// The GPUs, from the kernel's files alone. No device is opened, because that would wake or initialize it.
     fn list(&self, root: &Path) -> Vec<Gpu>;
 
     /// Starts a detection in a child process; `None` if there is nothing to detect.
@@ -68,10 +68,10 @@ pub trait VendorProbe: Sync {
         }))
     }
 
-    /// Samples the GPUs until `send` fails.
+    /// Samples the GPUs until `send` fails; with [`live::Options::only`], samples one GPU once.
     ///
     /// # Errors
-    /// The reader of the lines is gone.
+    /// The process that reads the lines has ended, or waiting for events failed.
     fn watch(&self, options: &live::Options, send: SendLine<'_>) -> io::Result<()> {
         live::watch_files(options, send)
     }
@@ -81,7 +81,8 @@ pub trait VendorProbe: Sync {
         (Condition { index: gpu.index, ..Condition::default() }, Readings::default())
     }
 
-    /// The name and format of the file of a device in the map of jobs to GPUs; `None` for a device of another vendor.
+    /// The name and format of a device's file in the map of [`job_map`]; `None` for a device of another vendor, or whose
+    /// number is unknown.
     fn map_entry(&self, _root: &Path, _device: &str) -> Option<(String, job_map::Format)> {
         None
     }
@@ -100,7 +101,7 @@ pub trait Events {
     /// Forwards the events until the deadline.
     ///
     /// # Errors
-    /// The reader of the lines is gone.
+    /// The process that reads the lines has ended, or waiting for events failed.
     fn receive(&mut self, until: Instant, send: SendLine<'_>) -> io::Result<()>;
 }
 
@@ -118,11 +119,11 @@ impl Events for NoEvents {
 
 fn failed_probe(vendor: Vendor, why: &SandboxError) -> ProbeResult {
     let (cause, fix) = match why {
-        SandboxError::NotStarted(_) => SandboxError::NO_PROCESS,
+        SandboxError::NotStarted(_) | SandboxError::Unreadable(_) => SandboxError::NO_PROCESS,
         _ => Obstacle::Hang.cause_and_fix(vendor),
     };
     let Traits { interface, maker, .. } = vendor.traits();
-    let what = format!("{interface} {why}; no {maker} GPU is used");
+    let what = format!("the query of {interface} {why}; no {maker} GPU is used");
     ProbeResult { findings: vec![Finding::warning(Kind::DriverFails, what, cause, fix)], ..ProbeResult::default() }
 }
 

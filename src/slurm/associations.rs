@@ -1,7 +1,7 @@
 //! Brings the accounting database in line with `[[account]]`, `[[qos]]` and `[[user]]`.
 //!
-//! Creates or changes the configured entries. Removes nothing: entries made by hand stay, and so does each key that the
-//! file does not name.
+//! Creates or changes the configured entries. Removes nothing: entries that were created by hand are kept, and so is each key that
+//! slurminit.toml does not contain.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use sys::tool::answer::first_line;
 
 use crate::client::{Client, limit};
 
-/// The largest number of names in one call, far below the kernel's limit for an argument (128 KiB).
+/// The largest number of names in one call. The argument then remains far below the kernel's limit (128 KiB).
 const NAMES_PER_CALL: usize = 1000;
 
-/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then can slurmdbd
-/// limit GPUs.
+/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered this cluster: only then can
+/// slurmdbd limit GPUs.
 ///
 /// # Errors
-/// The first request that fails; later requests are not made.
+/// The first failed request that creates or changes an entry, or lists the existing ones; later requests are not made.
 pub fn apply(config: &Config, cluster: &str) -> Result<(), String> {
     apply_with(Sacctmgr(Client::with_total_timeout(limit::ASSOCIATIONS)), config, cluster)
 }
@@ -57,7 +57,7 @@ fn is_same(stored: &str, configured: &str) -> bool {
     stored.eq_ignore_ascii_case(configured)
 }
 
-/// The users for whom `is_selected(account, user)` is true, as `name=alice,bob` for each account.
+/// The users for whom `is_selected(account, user)` is true, as `name=alice,bob`, by account, in parts of at most [`NAMES_PER_CALL`] names.
 fn users_by_account(config: &Config, is_selected: impl Fn(&str, &str) -> bool) -> Vec<(&str, String)> {
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for user in &config.users {

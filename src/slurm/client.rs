@@ -1,4 +1,4 @@
-//! The client of Slurm's commands. Each query is a method with a typed result.
+//! The client of Slurm's commands. Most queries are methods with typed results.
 //!
 //! A client limits the time of each command, or of all together. It does not cache results; a view with several readers
 //! caches them for [`limit::CACHE_LIFETIME`].
@@ -25,7 +25,7 @@ use sys::tool::answer::Answer;
 /// The maximum length of a displayed job name, in characters.
 const MAX_NAME_LENGTH: usize = 60;
 
-/// Runs a program with arguments.
+/// A function that runs a program with arguments.
 pub type Run<'a> = &'a dyn Fn(&str, &[&str]) -> Answer;
 
 /// Runs Slurm's commands.
@@ -42,11 +42,11 @@ enum Runner<'a> {
 /// A filter for the jobs that squeue lists.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jobs<'a> {
-    /// Job states; empty for jobs that have not ended.
+    /// The job states to list; if empty, squeue lists the jobs that have not ended.
     pub states: &'a [&'a str],
-    /// Only jobs on this node.
+    /// Only jobs on this node; `localhost` is ignored.
     pub node: Option<&'a str>,
-    /// Other options: `--array`, `--all`.
+    /// Other options of squeue, such as `--array` and `--all`.
     pub options: &'a [&'a str],
 }
 
@@ -83,7 +83,7 @@ impl<'a> Client<'a> {
         Self(Runner::Custom(run))
     }
 
-    /// The output of a command.
+    /// The standard output of a command that succeeds.
     ///
     /// # Errors
     /// The command cannot be executed, fails, or times out.
@@ -146,7 +146,7 @@ impl<'a> Client<'a> {
         self.run("scontrol", &fixed.chain(settings.iter().map(AsRef::as_ref)).collect::<Vec<&str>>())
     }
 
-    /// The controller's status, if it responds.
+    /// The status of the first controller that is up.
     ///
     /// # Errors
     /// As [`Self::output`]. If no controller is up, the error contains the output.
@@ -156,13 +156,13 @@ impl<'a> Client<'a> {
         report.ok_or(QueryError::Failed { program: "scontrol", output })
     }
 
-    /// The error of a controller that responds and rejects the credentials of this container. `scontrol ping` reports such a
+    /// The error if slurmctld rejects the credentials of this container, or this container rejects slurmctld's. `scontrol ping` reports such a
     /// controller as down.
     pub fn rejection(&self) -> Option<QueryError> {
         self.output("sinfo", &["--noheader"]).err().filter(QueryError::is_authentication)
     }
 
-    /// The controller's reports on a node in any partition, or on several nodes.
+    /// The controller's reports on one or more nodes that are in a partition.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -178,7 +178,7 @@ impl<'a> Client<'a> {
     /// As [`Self::output`].
     pub fn node_with_gres(&self, node: &str) -> Result<Option<(String, NodeReport)>, QueryError> {
         let format = format!("--format=%G|{SINFO_FORMAT}");
-        let output = self.output("sinfo", &["--noheader", "--nodes", node, &format])?;
+        let output = self.output("sinfo", &["--noheader", "--all", "--nodes", node, &format])?;
         let (gres, rest) = output.lines().next().unwrap_or_default().split_once('|').unwrap_or_default();
         let gres = if gres == "(null)" { "" } else { gres };
         Ok(NodeReport::parse(rest).map(|report| (gres.to_owned(), report)))
@@ -236,7 +236,7 @@ impl<'a> Client<'a> {
         Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
-    /// The jobs of the queue with account, name and requested GPUs, for people.
+    /// The jobs of the queue with account, name and requested GPUs, for display.
     ///
     /// Users choose accounts and names, and a name can contain a newline. So each line begins with a random mark. A line without the
     /// mark belongs to the name in the line before it.
@@ -251,7 +251,7 @@ impl<'a> Client<'a> {
         Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
-    /// The jobs as JSON, with `--json` among the options.
+    /// The jobs as JSON. The filter's options must include `--json`.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -259,7 +259,7 @@ impl<'a> Client<'a> {
         self.output("squeue", &filter.arguments())
     }
 
-    /// The jobs of the queue with columns that only `squeue --Format` provides. Each width must exceed the longest value.
+    /// The values of columns of `squeue --Format`, a row for each job. squeue truncates a value that is longer than its column.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -282,7 +282,7 @@ impl<'a> Client<'a> {
         self.output("sdiag", &[] as &[&str]).map(|output| Scheduler::parse(&output))
     }
 
-    /// The accounts' fair-share factors, from the accounting database.
+    /// The accounts' fair-share factors.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -316,7 +316,7 @@ fn parse_address(line: &str) -> Option<(String, SocketAddr)> {
     Some((name.to_string(), address.trim().parse().ok()?))
 }
 
-/// A job of [`Client::jobs_for_display`].
+/// Parses a line of [`Client::jobs_for_display`] without its mark.
 fn parse_displayed_job(line: &str) -> Option<QueuedJob> {
     let (mut job, rest) = QueuedJob::parse(line)?;
     let mut fields = rest.splitn(4, '|');
@@ -340,8 +340,8 @@ fn split_columns<const N: usize>(line: &str, columns: &[(&str, usize); N]) -> [S
     })
 }
 
-/// Slurm's programs in a test: the output, or the error, of the first entry with which the command line begins. Other
-/// commands fail.
+/// Slurm's programs in a test: a command has the output, or the error, of the first entry with whose text its command line begins.
+/// Other commands fail.
 #[cfg(test)]
 pub(crate) fn answers<const N: usize>(known: [(&str, Result<&str, &str>); N]) -> impl Fn(&str, &[&str]) -> Answer {
     move |program, arguments| {

@@ -20,12 +20,12 @@ impl RunningConfig {
         self.0.lines().next().unwrap_or_default().trim().to_owned()
     }
 
-    /// The value of a key.
+    /// The value of a key; `None` if it is missing or empty.
     pub fn get(&self, key: &str) -> Option<String> {
         last_value(&self.0, key)
     }
 
-    /// The value of a key, as a number.
+    /// The value of a key, as a number; `None` if it is not one.
     pub fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
         self.get(key)?.parse().ok()
     }
@@ -40,7 +40,7 @@ impl RunningConfig {
         self.get("StateSaveLocation").map(PathBuf::from)
     }
 
-    /// slurmd's spool directory on a node. A path may contain blanks.
+    /// slurmd's spool directory on a node, with `%n` replaced by its name; empty if unknown. The path may contain blanks.
     pub fn spool_directory(&self, node: &str) -> String {
         let spool = self.0.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
         spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()

@@ -11,13 +11,13 @@ const AUTHENTICATION_ERROR: &str = "authentication error";
 /// Why a command has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// The command cannot be executed.
-    #[error("{0} is not installed in this container")]
+    /// The command does not exist, or this user may not execute it.
+    #[error("{0} is not installed in this container, or this user may not execute it")]
     Missing(&'static str),
     /// The command timed out.
     #[error("{0} did not respond in time")]
     TimedOut(&'static str),
-    /// The command failed.
+    /// The command failed, or the system could not start it.
     #[error("{program}: {}", first_line([output.as_str()]))]
     Failed {
         /// The command.

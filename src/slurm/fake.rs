@@ -1,10 +1,11 @@
-//! Slurm's commands in tests.
+//! A fake of Slurm's commands for tests.
 
 use std::cell::RefCell;
 
 use sys::tool::answer::Answer;
 
-/// Replies to commands that begin with a text, and records all commands. The first match counts; a program without one is missing.
+/// Replies to commands by the text with which they begin, and records all commands. The first match is used; without a match, the reply is
+/// [`Answer::Missing`].
 pub(crate) struct FakeSlurm {
     replies: Vec<(String, Answer)>,
     commands: RefCell<Vec<String>>,

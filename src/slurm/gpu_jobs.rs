@@ -8,13 +8,14 @@ use crate::nodes::answer::{allocations, job, number, text};
 use faults::usage::Job;
 use model::inventory::gres;
 
-/// States of a job that holds resources and has not ended. squeue reports the moment of its time limit as its end.
+/// States of a job that holds resources and has not ended. For such a job, the end in squeue's output is the expiry of the
+/// time limit.
 const UNENDED: [&str; 5] = ["RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"];
 
 /// Queries slurmctld for the jobs of `node`.
 ///
 /// # Errors
-/// slurmctld does not respond, or its answer has an unknown format.
+/// The query fails, or Slurm's JSON has an unknown format.
 pub fn query(client: &Client, node: &str) -> anyhow::Result<Vec<Job>> {
     let filter = Jobs { states: &["all"], node: Some(node), options: &["--all", "--json"] };
     parse(&client.jobs_json(&filter)?, node).context("Slurm's JSON output has an unknown format")
@@ -26,13 +27,13 @@ fn parse(answer: &str, node: &str) -> anyhow::Result<Vec<Job>> {
     Ok(jobs.iter().filter_map(|value| parse_job(value, node)).collect())
 }
 
-/// The AdminComment of the only job in squeue's JSON.
+/// The AdminComment of the first job in squeue's JSON; `None` if the text contains no job.
 pub fn admin_comment(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     Some(text(answer["jobs"].as_array()?.first()?, "admin_comment"))
 }
 
-/// Parses a job that is or was on the node; `None` for a pending job, whose start is only an estimate.
+/// Parses a job that is or was on the node; `None` for any other job, and for a pending job, whose start is only an estimate.
 fn parse_job(value: &Value, node: &str) -> Option<Job> {
     let state = value["job_state"].as_array().into_iter().flatten().find_map(Value::as_str)?.to_owned();
     if state == "PENDING" {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use model::inventory::gres;
 
-/// The value of a key in a line. OS, Comment and Reason are free text. Only RealMemory and Partitions follow OS, and no
-/// key follows Reason.
+/// The value of a key in a line, from the first word that begins with the key and `=`. Words of free text (OS, Comment, Reason) can look
+/// like keys, too; Comment and Reason follow the keys that slurminit reads.
 pub fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
@@ -15,7 +15,7 @@ pub fn number<N: std::str::FromStr>(line: &str, key: &str) -> Option<N> {
     value(line, key)?.parse().ok()
 }
 
-/// The keys of the hardware in a record, each with its name in the output of `slurmd --conf`.
+/// The keys of the hardware in a record, each with its name in the argument of `slurmd --conf`.
 const HARDWARE: [(&str, &str); 6] = [
     ("CPUTot", "CPUs"),
     ("Sockets", "Sockets"),
@@ -51,7 +51,7 @@ impl NodeRecord {
         state.split('+').any(|word| flags.contains(&word.trim_end_matches(|c: char| !c.is_ascii_alphabetic())))
     }
 
-    /// Whether slurmctld powers the node up and down: then it is in slurm.conf, and its record is fixed.
+    /// Whether slurmctld powers the node up and down. Such a node is in slurm.conf, and its record is fixed.
     pub fn is_cloud(&self) -> bool {
         self.has_state(&["CLOUD"])
     }
@@ -61,13 +61,13 @@ impl NodeRecord {
         self.has_state(&["INVALID_REG"])
     }
 
-    /// Whether slurmctld gets no response from the node.
+    /// Whether slurmctld gets no response from the node, or has marked it DOWN.
     pub fn is_unresponsive(&self) -> bool {
         let state = self.get("State").unwrap_or_default();
         state.contains("NOT_RESPONDING") || state.contains('*') || state.starts_with("DOWN")
     }
 
-    /// The reason, with the time and user that slurmctld adds to it. It extends to the end of the line.
+    /// The rest of the line after `Reason=`: the reason, and the user and time that scontrol appends; empty if the node has no reason.
     fn reason(&self) -> &str {
         self.0.split_once(" Reason=").map_or("", |(_, reason)| reason)
     }
@@ -82,7 +82,7 @@ impl NodeRecord {
         self.reason().starts_with(&format!("{reason} ["))
     }
 
-    /// Whether a job or a reservation is on the node.
+    /// Whether a job or a reservation is on the node. An unknown number of allocated CPUs counts as a job.
     pub fn is_in_use(&self) -> bool {
         self.get("CPUAlloc") != Some("0") || self.has_state(&["COMPLETING", "RESERVED"])
     }
@@ -93,7 +93,8 @@ impl NodeRecord {
         pairs.collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether the record equals the hardware that slurmd is about to register. slurmctld fills in the keys that slurmd omits.
+    /// Whether the record equals the hardware that slurmd is about to register. slurmctld fills in the keys that slurmd omits,
+    /// except Gres.
     pub fn has_hardware(&self, conf: &str) -> bool {
         HARDWARE.iter().all(|(key, conf_key)| match (self.get(key), value(conf, conf_key)) {
             (known, None) if *conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
@@ -107,25 +108,28 @@ impl NodeRecord {
         features(self.get("AvailableFeatures")) == features(value(conf, "Feature"))
     }
 
-    /// The first resource in the record that `conf` does not provide, if any.
+    /// The first of CPUs, memory and each GRES of which `conf` has less than the record, such as `CPUs=1 of 2`; `None` if there is none.
     pub fn shortfall(&self, conf: &str) -> Option<String> {
         let shortage = |key: &str, conf_key: &str| {
             let (promised, provided) = (self.number::<u64>(key)?, number::<u64>(conf, conf_key)?);
             (provided < promised).then(|| format!("{conf_key}={provided} of {promised}"))
         };
-        let gpus = || {
-            let promised = self.get("Gres").filter(|gres| *gres != "(null)").map(gres::without_sockets)?;
+        let missing = |promised: &str| {
             let (kind, count) = promised.rsplit_once(':')?;
             let count_of = |gres: &str| gres.strip_prefix(kind)?.strip_prefix(':')?.parse::<u64>().ok();
             let provided = value(conf, "Gres").unwrap_or_default().split(',').find_map(count_of).unwrap_or_default();
             (provided < count.parse().ok()?).then(|| format!("{kind}:{provided} of {count}"))
         };
+        let gpus = || {
+            let promised = self.get("Gres").filter(|gres| *gres != "(null)").map(gres::without_sockets)?;
+            promised.split(',').find_map(missing)
+        };
         shortage("CPUTot", "CPUs").or_else(|| shortage("RealMemory", "RealMemory")).or_else(gpus)
     }
 
-    /// The address and port that slurmctld connects to; `port` if the record has none.
+    /// The address and port that slurmctld connects to. If the record has no address, a placeholder text; if it has no port, `port`.
     pub fn address(&self, port: u16) -> (&str, u16) {
-        (self.get("NodeAddr").unwrap_or("an unknown address"), self.number("Port").unwrap_or(port))
+        (self.get("NodeAddr").unwrap_or("the node's address in Slurm"), self.number("Port").unwrap_or(port))
     }
 }
 
@@ -203,6 +207,10 @@ mod tests {
         assert_eq!(shortfall("CPUs=2 RealMemory=8000 Gres=gpu:amd:2").as_deref(), Some("gpu:nvidia:0 of 2"));
         let without_gpus = record(&REGISTERED.replace("gpu:nvidia:2(S:0)", "(null)"));
         assert_eq!(without_gpus.shortfall("CPUs=2 RealMemory=8000"), None);
+        let several = record(&REGISTERED.replace("gpu:nvidia:2(S:0)", "gpu:a:2(S:0),gpu:b:1,shard:8"));
+        let shortfall = |gres: &str| several.shortfall(&format!("CPUs=2 RealMemory=8000 Gres={gres}"));
+        assert_eq!(shortfall("gpu:b:1,gpu:a:2,shard:8"), None);
+        assert_eq!(shortfall("gpu:a:2,shard:8").as_deref(), Some("gpu:b:0 of 1"));
         assert_eq!(record("CPUTot=2 RealMemory=8000 Sockets=1").hardware(), "CPUTot=2 Sockets=1 RealMemory=8000");
     }
 }

@@ -1,4 +1,4 @@
-//! All nodes of the cluster and their GPUs, as reported by slurmctld, in any container.
+//! The nodes of the cluster and their GPUs, as reported by slurmctld. Works in any container of the cluster.
 
 pub mod answer;
 pub mod close;
@@ -24,7 +24,7 @@ pub fn shortfall_reason_prefix() -> String {
 /// controller has none.
 ///
 /// # Errors
-/// slurmctld does not respond.
+/// A query fails, or Slurm's JSON has an unknown format.
 pub fn query_cluster(prepared: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let client = Client::with_total_timeout(limit::COMMAND);
     let mut cluster = query_nodes_and_jobs(&client, prepared)?;
@@ -32,10 +32,10 @@ pub fn query_cluster(prepared: Option<&Prepared>) -> anyhow::Result<ClusterNodes
     Ok(cluster)
 }
 
-/// Like [`query_nodes_and_jobs`], without the maximum number of nodes.
+/// Like [`query_cluster`], without the maximum number of nodes.
 ///
 /// # Errors
-/// slurmctld does not respond.
+/// A query fails, or Slurm's JSON has an unknown format.
 pub fn query_nodes_and_jobs(client: &Client, prepared: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let nodes = nodes_json(client, None).context(CONTROLLER_UNRESPONSIVE)?;
     let jobs = jobs_json(client, None).context(CONTROLLER_UNRESPONSIVE)?;
@@ -46,10 +46,10 @@ pub fn query_nodes_and_jobs(client: &Client, prepared: Option<&Prepared>) -> any
     Ok(cluster)
 }
 
-/// One node, with the jobs that use its GPUs. Needs only one query if no GPU is in use.
+/// One node, with its jobs if a GPU is in use. Otherwise the list of jobs is empty, which saves a query.
 ///
 /// # Errors
-/// slurmctld does not respond.
+/// A query fails, or Slurm's JSON has an unknown format.
 pub fn query_node(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
     let nodes = nodes_json(client, Some(name)).context(CONTROLLER_UNRESPONSIVE)?;
     let cluster = ClusterNodes::parse(&nodes, NO_JOBS).context(UNKNOWN_JSON_FORMAT)?;
@@ -60,18 +60,18 @@ pub fn query_node(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
     ClusterNodes::parse(&nodes, &jobs).context(UNKNOWN_JSON_FORMAT)
 }
 
-/// The nodes as JSON.
+/// The node with this name, or all nodes, as JSON.
 fn nodes_json(client: &Client, name: Option<&str>) -> Result<String, QueryError> {
     let arguments = ["--details", "--json", "show", "node"].into_iter().chain(name);
     client.output("scontrol", &arguments.collect::<Vec<_>>())
 }
 
-/// The jobs that hold resources, as JSON.
+/// The jobs that hold resources, on this node or in the whole cluster, as JSON.
 fn jobs_json(client: &Client, node: Option<&str>) -> Result<String, QueryError> {
     client.jobs_json(&Jobs { node, options: &["--all", "--json"], ..Jobs::HOLDING })
 }
 
-const CONTROLLER_UNRESPONSIVE: &str = "the controller does not respond; see `slurminit status`";
+const CONTROLLER_UNRESPONSIVE: &str = "cannot query the controller; see `slurminit status`";
 const UNKNOWN_JSON_FORMAT: &str = "Slurm's JSON output has an unknown format";
 
 /// squeue's JSON without a job.
@@ -80,7 +80,7 @@ const NO_JOBS: &str = "{\"jobs\":[]}";
 /// Expands a list such as `compute-[1-3],gpu7` into names, with Slurm's own command.
 ///
 /// # Errors
-/// The text is not a list of names.
+/// The text is not a list of names, or scontrol fails.
 pub fn expand_node_list(list: &str) -> anyhow::Result<Vec<String>> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.,[]".contains(c);
     anyhow::ensure!(

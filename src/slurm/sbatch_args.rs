@@ -1,6 +1,6 @@
 //! Turns the `resources` of a method.json into arguments for sbatch.
 //!
-//! The output consists only of fixed words and numbers, so a shell may split it at blanks.
+//! The output consists of fixed words, numbers and the partition's name, which must be plain ([`is_plain_name`]). So a shell may split it at blanks.
 
 mod capacity;
 mod resources;
@@ -23,7 +23,8 @@ struct Placement<'a> {
 /// default partition.
 ///
 /// # Errors
-/// No node has the requested resources: one line with the key and the fix.
+/// The partition does not exist, the cluster has no default partition, no node of the partition has the requested resources, or the time limit
+/// exceeds the partition's maximum. The error is one line with the fix.
 pub fn sbatch_line(
     requested: &Resources,
     cluster: Option<&Capacity>,
@@ -54,7 +55,8 @@ pub fn sbatch_line(
     Ok(arguments.into_iter().flatten().collect::<Vec<_>>().join(" "))
 }
 
-/// Checks that some node has each resource by itself, so that a refusal can name the missing one.
+/// Checks for each resource separately that some node has enough of it, so that the error can name the insufficient resource. Also checks
+/// the time limit.
 fn check_each_resource(requested: &Resources, placement: Placement<'_>) -> Result<(), String> {
     let Placement { partition, nodes } = placement;
     let name = &partition.name;
@@ -63,22 +65,23 @@ fn check_each_resource(requested: &Resources, placement: Placement<'_>) -> Resul
         return Err(format!("the partition {name} has no nodes; add one, {alternative}"));
     }
     let max = |of: &dyn Fn(&NodeSize) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
-    let insufficient = |what: String, max: u64, key: &str| {
-        let largest = if max == 0 { "no node has any".to_owned() } else { format!("the largest node has {max}") };
-        Err(format!("requests {what}, {largest} (partition {name}); lower resources.{key}, {alternative}"))
+    let insufficient = |what: String, max: u64, unit: &str, key: &str| {
+        let largest =
+            if max == 0 { "no node has any".to_owned() } else { format!("the maximum per node is {max}{unit}") };
+        Err(format!("requests {what}, but {largest} (partition {name}); lower resources.{key}, {alternative}"))
     };
     let max_gpus = max(&|node| node.gpus);
     if requested.gpus > max_gpus {
-        return insufficient(printable::count(requested.gpus, "GPU"), max_gpus, "gpus");
+        return insufficient(printable::count(requested.gpus, "GPU"), max_gpus, "", "gpus");
     }
     let max_cpus = max(&|node| node.cpus).min(partition.max_cpus.unwrap_or(u64::MAX));
     if let Some(cpus) = requested.cpus.and_then(Cpus::count).filter(|cpus| *cpus > max_cpus) {
-        return insufficient(printable::count(cpus, "CPU"), max_cpus, "cpus");
+        return insufficient(printable::count(cpus, "CPU"), max_cpus, "", "cpus");
     }
     let max_memory = max(&|node| node.memory_mib);
     if let Some(mib) = requested.memory_mib().filter(|mib| *mib > max_memory) {
         let memory = format!("{mib} MiB of memory{}", requested.memory_note());
-        return insufficient(memory, max_memory, requested.memory_key());
+        return insufficient(memory, max_memory, " MiB", requested.memory_key());
     }
     let (Some(limit), Some(max)) = (requested.time_limit, partition.max_time) else { return Ok(()) };
     if limit.minutes() > max.minutes() {
@@ -89,7 +92,7 @@ fn check_each_resource(requested: &Resources, placement: Placement<'_>) -> Resul
     Ok(())
 }
 
-/// Checks that one node has all resources together. Returns the maximum CPUs of such a node.
+/// Checks that one node has all resources together. Returns the maximum number of CPUs that the partition allows on such a node.
 fn check_combination(requested: &Resources, placement: Placement<'_>) -> Result<u64, String> {
     let cpus = requested.cpus.and_then(Cpus::count).unwrap_or(1);
     let memory = requested.memory_mib().unwrap_or(0);

@@ -1,8 +1,8 @@
 //! The scheduler statistics of slurmctld, from `sdiag`.
 
-/// Slurm's statistics; `None` if this Slurm version does not report a value. Cycles are in microseconds.
+/// Slurm's statistics. A field is `None` if sdiag does not print it. Cycle durations are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the words are Slurm's")]
+#[expect(missing_docs, reason = "the names follow sdiag's")]
 pub struct Scheduler {
     pub threads: Option<u64>,
     pub queue_size: Option<u64>,
@@ -19,10 +19,10 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Parses sdiag's output. The part on backfill repeats names of the part on the main scheduler.
+    /// Parses sdiag's output. Some names occur both in the section about the main scheduler and in the one about backfill.
     pub fn parse(text: &str) -> Self {
         let (main, backfill) = text.split_once("Backfilling stats").unwrap_or((text, ""));
-        // The following counts are by user, and users choose their names.
+        // The sections after backfill contain user names, which could look like a field.
         let backfill = backfill.split("Remote Procedure Call").next().unwrap_or_default();
         let number = |part: &str, name: &str| {
             let mut lines = part.lines().filter_map(|line| line.trim().split_once(':'));

@@ -1,24 +1,24 @@
 //! The accounts' fair-share factors, from `sshare`.
 
-/// The column `User` is empty in the lines of accounts.
+/// The arguments of `sshare`. The column `User` is empty in the lines of accounts.
 pub(crate) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=Account,User,FairShare,LevelFS"];
 
-/// An account's factor. Higher means less use relative to its share.
+/// An account's fair-share factor. A higher factor means less usage relative to the account's share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairShare {
     /// The account.
     pub account: String,
-    /// Slurm's FairShare (0 to 1). Fair Tree has none for accounts; then LevelFS, where 1 is exactly the share.
+    /// Slurm's FairShare (0 to 1). Under Fair Tree, which computes no FairShare for accounts, this is LevelFS (1 if the usage equals the share).
     pub factor: f64,
 }
 
-/// Parses sshare's output. Omits accounts without usage, whose LevelFS is infinite under Fair Tree.
+/// Parses the accounts in sshare's output. Under Fair Tree, omits root, and accounts without usage, whose LevelFS is infinite.
 pub(crate) fn parse(text: &str) -> Vec<FairShare> {
     let parse_line = |line: &str| {
         let mut fields = line.split('|').map(str::trim);
         let (account, user) = (fields.next()?, fields.next()?);
         let (share, level) = (fields.next()?, fields.next()?);
-        // All other accounts are below root, which has no level.
+        // The LevelFS of root is meaningless: root is the parent of all other accounts.
         let level = Some(level).filter(|_| account != "root").and_then(|level| level.parse().ok());
         let factor = share.parse::<f64>().ok().or(level)?;
         let is_account = !account.is_empty() && user.is_empty() && factor.is_finite();

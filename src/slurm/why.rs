@@ -1,8 +1,8 @@
 //! Why a job waits, in plain words, from one snapshot of slurmctld's queue, nodes and reservations.
 //!
-//! [`Situation::explain`] is pure. It computes the free resources from the nodes alone. So resources do not count as free if their job
-//! started between two queries, or may not be seen by the reader (PrivateData). It suggests what would let the job start only if one node
-//! must provide everything. If a job can be spread in several ways, only Slurm decides.
+//! [`Situation::explain`] is pure. It computes the free resources from the nodes alone, so resources are not listed as free if the job that
+//! holds them started between two queries, or is hidden from the reader (PrivateData). It suggests a change only
+//! for a job whose resources one node must provide: how another job is spread over nodes is Slurm's decision.
 
 mod fit;
 mod query;
@@ -21,25 +21,25 @@ use model::slurm_time::date_seconds;
 pub use query::Snapshot;
 pub use request::{Gpus, Request};
 
-/// The snapshot.
+/// The queue, the nodes and the reservations, from one series of queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// The jobs of the queue, task by task.
+    /// The jobs of the queue, with an entry for each task of an array.
     pub jobs: &'a [QueuedJob],
     /// The nodes.
     pub nodes: &'a [ClusterNode],
-    /// Further data about the jobs, and the reservations.
+    /// The time of the queries, the resources of the jobs, and the reservations.
     pub details: &'a Details,
 }
 
 /// The data that explain jobs, besides the queue and the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// The time, in the local time and format of squeue: `2026-11-28T18:30:00`.
+    /// The time of the queries, in squeue's format (local time): `2026-11-28T18:30:00`; empty if no job is pending or holds resources.
     pub now: String,
-    /// What jobs request or hold, by job ID.
+    /// The resources that jobs request or hold, by job ID.
     pub requests: BTreeMap<u64, Request>,
-    /// The reservations.
+    /// The reservations; empty if no job is pending or holds resources.
     pub reservations: Vec<Reservation>,
 }
 
@@ -51,11 +51,11 @@ const HIDDEN: &str = "jobs that you may not see";
 pub struct Reservation {
     /// The name.
     pub name: String,
-    /// The first second, in local time.
+    /// The start, in squeue's format (local time).
     pub start: String,
-    /// The end, in local time.
+    /// The end, in squeue's format (local time).
     pub end: String,
-    /// The list of the reserved nodes.
+    /// The reserved nodes, as a host list.
     pub nodes: String,
 }
 
@@ -65,24 +65,25 @@ impl Reservation {
     }
 }
 
-/// The position of a pending job in the queue, and the nodes for it.
+/// The position of a pending job in the queue, and the nodes that its options allow.
 struct Position<'a> {
-    /// The jobs ahead of this job in the queue of its partitions, beginning with the one that Slurm starts next.
+    /// The jobs ahead of this job in the queue of its partitions, beginning with the one that Slurm considers first.
     before: Vec<&'a QueuedJob>,
     /// The nodes that the job's options allow and on which it can start once enough resources are free.
     open: Vec<&'a ClusterNode>,
     /// The other nodes that the job's options allow, and why the job cannot start there.
     closed: Vec<(&'a ClusterNode, Closed<'a>)>,
-    /// Whether one node must provide everything.
+    /// Whether one node must provide all requested resources.
     is_single: bool,
-    /// The open node with the fewest shortages; `None` if the job can be spread over several.
+    /// The open node with the fewest permanent shortages, then with the fewest shortages; `None` if no node is open, or if the job can be spread over
+    /// several open nodes.
     best: Option<&'a ClusterNode>,
-    /// What is missing on the best node, or on all open nodes together.
+    /// The shortages on `best`, or on all open nodes together if `best` is `None`.
     shortages: Vec<Shortage>,
 }
 
 impl<'s> Situation<'s> {
-    /// The job with this ID, such as `17`, `17_3`, or the first waiting task of the array `17`.
+    /// The job with this ID, such as `17` or `17_3`. If only an array has this ID, its first pending task, or else its first task.
     pub fn job(&self, id: &str) -> Option<&'s QueuedJob> {
         let is_same = |job: &&QueuedJob| job.id == id || job.number.to_string() == id;
         let mut tasks: Vec<&QueuedJob> = self.jobs.iter().filter(|job| job.array() == Some(id)).collect();
@@ -90,7 +91,7 @@ impl<'s> Situation<'s> {
         self.jobs.iter().find(is_same).or(tasks.first().copied())
     }
 
-    /// Fills in what the job waits for, and how many GPUs it requests.
+    /// Sets the job's number of GPUs and, if it is pending, the explanation of why it waits.
     pub fn describe(&self, job: &mut QueuedJob) {
         if let Some(request) = self.details.requests.get(&job.number) {
             job.gpus = request.gpu_count();
@@ -100,7 +101,8 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// The whole paragraph, without the job's ID.
+    /// Explains why the job waits, or which resources it holds. The text follows the job's ID, so it begins with a
+    /// verb, unless it is a reason of Slurm without a translation.
     pub fn explain(&self, job: &QueuedJob) -> String {
         let Some(request) = self.details.requests.get(&job.number) else { return job.plain_reason() };
         if !job.is_pending() {
@@ -148,7 +150,8 @@ impl<'s> Situation<'s> {
         Position { before: self.before(job, request), open, closed, is_single, best, shortages }
     }
 
-    /// The jobs that Slurm considers first: a higher priority, or the same and an earlier ID.
+    /// The jobs that Slurm considers before this one: those in line for any of this job's partitions with a higher priority, or with an equal
+    /// priority and a lower ID.
     fn before(&self, job: &QueuedJob, request: &Request) -> Vec<&QueuedJob> {
         let shares_partition =
             |other: &QueuedJob| other.partition.split(',').any(|one| job.partition.split(',').any(|own| own == one));
@@ -165,13 +168,18 @@ impl<'s> Situation<'s> {
         before
     }
 
-    /// The reason why a job waits for something other than resources.
+    /// The first sentence about a job that waits for something other than its turn, resources or nodes.
     fn obstacle(&self, job: &QueuedJob, request: &Request) -> String {
         let plain = job.plain_reason();
         match job.reason.as_str() {
-            "JobHeldUser" | "JobHeldAdmin" => format!("{plain}; scontrol release {} lets it start", job.id),
+            "JobHeldUser" => format!("{plain}; to release it, run scontrol release {}", job.id),
+            "JobHeldAdmin" => format!("{plain}, who can release it with scontrol release {}", job.id),
             "DependencyNeverSatisfied" => {
-                format!("never starts: {} did not end as it requires; scancel {}", job.awaited_jobs(), job.id)
+                format!(
+                    "cannot start: {} did not end as the dependency of this job requires; cancel this job with scancel {}",
+                    job.awaited_jobs(),
+                    job.id
+                )
             }
             "BeginTime" => match text::date(&request.start, &self.details.now) {
                 Some(start) => format!("waits for its start time {start}"),
@@ -184,7 +192,7 @@ impl<'s> Situation<'s> {
             "Reservation" if !request.reservation.is_empty() => {
                 let known = self.details.reservations.iter().find(|one| one.name == request.reservation);
                 let start = known.and_then(|one| text::date(&one.start, &self.details.now));
-                let start = start.map_or_else(String::new, |start| format!(", which begins {start}"));
+                let start = start.map_or_else(String::new, |start| format!(", which begins at {start}"));
                 format!("waits for its reservation {}{start}", request.reservation)
             }
             _ => plain,
@@ -195,14 +203,14 @@ impl<'s> Situation<'s> {
     fn awaited(&self, job: &QueuedJob) -> Option<String> {
         let known = self.jobs.iter().filter(|other| job.awaits(other));
         let state = |other: &QueuedJob| match self.until(other.number) {
-            Some(until) if !other.is_pending() => format!("{} runs {until}", other.id),
+            Some(until) if !other.is_pending() && !other.is_completing() => format!("{} runs {until}", other.id),
             _ => format!("{} is {}", other.id, other.state.to_lowercase()),
         };
         let states: Vec<String> = known.take(text::MOST).map(state).collect();
         (!states.is_empty()).then(|| states.join(", "))
     }
 
-    /// The first sentence about a job that waits for resources.
+    /// The first sentence about a job that waits for its turn, for resources or for nodes.
     fn headline(&self, job: &QueuedJob, request: &Request, position: &Position<'_>) -> String {
         let next = position.before.first().map(|first| format!("job {} of {}", first.id, first.user));
         if let Some(lack) = position.shortages.iter().find(|one| one.is_permanent()) {
@@ -211,6 +219,9 @@ impl<'s> Situation<'s> {
             return match closed {
                 Some((node, why)) => format!("waits for {}", text::closed_node(node, why, &self.details.now)),
                 None if position.open.is_empty() && position.closed.is_empty() => text::no_node(job, request),
+                None if position.open.is_empty() => {
+                    "cannot start: no node that it can use has enough resources".to_owned()
+                }
                 None => format!("cannot start: {}", text::never(lack, position.is_single)),
             };
         }
@@ -222,9 +233,9 @@ impl<'s> Situation<'s> {
             );
         }
         match next {
-            Some(next) => format!("waits for its turn: {next} is before it"),
+            Some(next) => format!("waits for its turn: {next} is ahead of it"),
             None if request.has_more => "waits for resources that only Slurm counts, such as shares of GPUs".to_owned(),
-            None if !position.is_single => "waits until enough is free on the same nodes".to_owned(),
+            None if !position.is_single => "waits until Slurm finds enough nodes with enough free resources".to_owned(),
             None => "waits for Slurm's next scheduling cycle".to_owned(),
         }
     }
@@ -233,12 +244,12 @@ impl<'s> Situation<'s> {
     fn in_use(&self, lack: &Shortage, position: &Position<'_>) -> String {
         let used = text::used(lack);
         let nodes = position.best.map_or_else(|| position.open.clone(), |best| vec![best]);
+        // A job on several nodes occurs once for each node.
         let mut users: Vec<(String, Vec<u64>)> = Vec::new();
         for job in nodes.iter().flat_map(|node| text::holders_of(node, &lack.resource)) {
             let owner = nodes.iter().flat_map(|node| &node.jobs).find(|owned| owned.job == job);
             let user = owner.map_or_else(|| "?".to_owned(), |owned| owned.user.clone());
             match users.iter_mut().find(|(known, _)| *known == user) {
-                Some((_, jobs)) if jobs.contains(&job) => {}
                 Some((_, jobs)) => jobs.push(job),
                 None => users.push((user, vec![job])),
             }
@@ -275,7 +286,7 @@ impl<'s> Situation<'s> {
         })
     }
 
-    /// The jobs that hold the missing resources.
+    /// A sentence about the jobs that hold the missing resources.
     fn holders(&self, position: &Position<'_>) -> Option<String> {
         let nodes = position.best.map_or_else(|| position.open.clone(), |best| vec![best]);
         let resources: Vec<&Resource> = position.shortages.iter().map(|lack| &lack.resource).collect();
@@ -298,31 +309,33 @@ impl<'s> Situation<'s> {
     }
 
     fn place(&self, job: &QueuedJob, position: &Position<'_>) -> Option<String> {
-        let total = self.jobs.iter().filter(|other| request::is_in_line(other)).count();
+        let shares_partition =
+            |other: &QueuedJob| other.partition.split(',').any(|one| job.partition.split(',').any(|own| own == one));
+        let total = self.jobs.iter().filter(|other| request::is_in_line(other) && shares_partition(other)).count();
         match position.before.as_slice() {
-            [] if total > 1 => Some(format!("It is the first of {total} in the queue")),
+            [] if total > 1 => Some(format!("It is the first of {total} jobs in the queue")),
             [] => None,
             [first, ..] => {
                 let number = position.before.len() + 1;
                 Some(format!(
-                    "It is number {number} in the queue of {}, after job {} of {}",
+                    "It is number {number} in the queue of {}, which begins with job {} of {}",
                     job.partition, first.id, first.user
                 ))
             }
         }
     }
 
-    /// Slurm's estimate of the start. It is useless if a job without a time limit, which Slurm counts as a year, is ahead in the queue.
+    /// Slurm's estimate of the start. It is useless if a job without a time limit must end first: Slurm assumes that such a job runs for a year.
     fn estimate(&self, request: &Request) -> Option<String> {
         const USELESS: u64 = 180 * 86_400;
         let (start, now) = (date_seconds(&request.start)?, date_seconds(&self.details.now)?);
         let from_now = start.checked_sub(now).filter(|seconds| *seconds > 0)?;
         match from_now > USELESS {
-            true => Some("Slurm has no estimate, because jobs without a time limit are before it".to_owned()),
-            false => Some(format!(
-                "Slurm expects its start at {} at the latest",
-                text::date(&request.start, &self.details.now)?
-            )),
+            true => Some(
+                "Slurm's estimate of its start is useless, probably because jobs that it waits for have no time limit"
+                    .to_owned(),
+            ),
+            false => Some(format!("Slurm expects it to start by {}", text::date(&request.start, &self.details.now)?)),
         }
     }
 

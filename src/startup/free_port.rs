@@ -3,10 +3,10 @@
 //! PID 1 runs this in a child. The port cannot be reserved across a restart, because Slurm binds it itself. A process is
 //! killed only on proof that it has the port: one of its descriptors is the socket that the kernel lists for the port.
 //!
-//! A process can hide its descriptors from root without CAP_SYS_PTRACE, and no other kernel interface shows which process has a
-//! socket. In that case nothing is killed: the user that the kernel lists for the socket is reported, and PID 1 tries again.
+//! Without CAP_SYS_PTRACE, root cannot read the descriptors of a process that hides them, and no other kernel interface shows which process
+//! has a socket. In that case nothing is killed: the user that the kernel lists for the socket is reported, and PID 1 tries again.
 //!
-//! All of this runs as root: the user could kill a helper that has the user's ID.
+//! All of this runs as root: a user could kill a helper that runs with the user's ID.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ use crate::stopped;
 
 /// Timeout of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// A killed process usually releases its sockets within this time.
+/// Pause between two checks. A killed process usually releases its sockets within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of processes named in a message.
 const MAX_NAMED: usize = 3;
@@ -36,7 +36,7 @@ pub struct Port<'a> {
     pub number: u16,
     /// The unit that needs the port.
     pub unit: &'a str,
-    /// The sessions of other units, which may keep the port.
+    /// The sessions of other units, whose processes are not killed.
     pub spared_sessions: &'a [i32],
 }
 
@@ -71,14 +71,15 @@ fn is_taken(port: u16) -> bool {
 
 struct Attempt<'a> {
     port: Port<'a>,
-    /// The users whose processes were killed and reported.
+    /// The users who created sockets whose owners were killed and reported.
     reported_uids: BTreeSet<u32>,
     /// Whether the last search found no process that has the port.
     was_unproven: bool,
 }
 
 impl Attempt<'_> {
-    /// Kills the processes that have the port. Returns whether it may be free now.
+    /// Kills the processes that provably have the port, unless they belong to root or to another unit. Returns whether to check the port
+    /// again.
     fn end_owners(&mut self) -> bool {
         let Port { number, unit, spared_sessions } = self.port;
         let bound = sockets::bound(number).unwrap_or_default();
@@ -86,7 +87,7 @@ impl Attempt<'_> {
         if !roots.is_empty() {
             report::warn(message!(
                 "port-taken",
-                "port {port} of {unit} is taken by a process of root; see `ss -ltnp sport = :{port}`, or set another port",
+                "port {port} of {unit} is taken by a process of root; find it with `ss -tanp sport = :{port}`, or set another port",
                 port = number,
                 unit
             ));
@@ -95,7 +96,7 @@ impl Attempt<'_> {
             if roots.is_empty() {
                 report::warn(message!(
                     "port-taken",
-                    "port {port} of {unit} is in use by a process that the kernel does not list; end it, or set another port",
+                    "port {port} of {unit} is in use, but no process was found that has a socket on it; if this persists, set another port",
                     port = number,
                     unit
                 ));
@@ -111,7 +112,7 @@ impl Attempt<'_> {
         if let Some(owner) = spared.first() {
             report::warn(message!(
                 "port-taken",
-                "port {port} of {unit} is taken by another unit, process {pid} ({name}) of {user}; give one of them another port",
+                "port {port} of {unit} is taken by another unit, process {pid} ({name}) of {user}; give one of the two units another port",
                 port = number,
                 unit,
                 pid = owner.pid,
@@ -121,7 +122,7 @@ impl Attempt<'_> {
             return false;
         }
         if proven.is_empty() {
-            // The owner may have ended by itself, or have passed the socket on during the search.
+            // The first failed search is repeated: the owner may have ended by itself, or have passed the socket on meanwhile.
             if !std::mem::replace(&mut self.was_unproven, true) {
                 return true;
             }
@@ -129,16 +130,19 @@ impl Attempt<'_> {
                 owners.hidden.into_iter().filter(|process| uids.contains(&process.uid)).collect();
             report::warn(message!(
                 "port-taken",
-                "port {port} of {unit} is taken by {user}: {owner}; to end all processes of that user: \
-                 pkill -KILL -U {uids}; or set another port",
+                "port {port} of {unit} is taken by {user}: {owner}, or set another port",
                 port = number,
                 unit = unit,
                 user = owner_users,
                 owner = match suspects.as_slice() {
-                    [] => "a process outside of this container".to_owned(),
-                    suspects => format!("a process that hides its open files, such as {}", process_names(suspects)),
-                },
-                uids = uids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+                    [] =>
+                        "a process outside of this container, or one to which the socket was passed; end it".to_owned(),
+                    suspects => format!(
+                        "a process whose open files cannot be read, possibly {}; end all processes of this user (pkill -KILL -U {})",
+                        process_names(suspects),
+                        uids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+                    ),
+                }
             ));
             return false;
         }
@@ -147,7 +151,7 @@ impl Attempt<'_> {
         if uids.iter().any(|uid| !self.reported_uids.contains(uid)) {
             report::warn(message!(
                 "port-owner-killed",
-                "port {port} of {unit} was taken by {processes} of {user}; killed",
+                "port {port} of {unit} was taken by {processes}, with a socket of {user}; killed",
                 port = number,
                 unit,
                 processes = process_names(&ended),
@@ -159,8 +163,8 @@ impl Attempt<'_> {
     }
 }
 
-/// Kills the owners of sockets that these users created. A user can pass a socket to a process of another user. Such a process is
-/// killed only if no process of the user who created the socket has it.
+/// Kills the owners of sockets that these users created, and returns them. A user can pass a socket to a process of another user. Such a
+/// process is killed only if no process of these users has one of the sockets.
 fn kill(owners: Vec<Process>, uids: &BTreeSet<u32>) -> Vec<Process> {
     let (of_uids, others): (Vec<_>, Vec<_>) = owners.into_iter().partition(|process| uids.contains(&process.uid));
     let ended = if of_uids.is_empty() { others } else { of_uids };

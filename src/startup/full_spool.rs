@@ -1,6 +1,7 @@
-//! Resumes the node after a full disk: slurmd drains it when it has no space for a batch job, and Slurm keeps the drain.
+//! Resumes the node after a full disk: Slurm drains the node when there is no space for a batch job, and does
+//! not resume it.
 //!
-//! Runs with each liveness check. It asks slurmctld only after the disk was full.
+//! Runs with each liveness check. Queries slurmctld only when a disk that was full has space again.
 
 use std::path::Path;
 
@@ -23,7 +24,8 @@ const FREE: u64 = 16 << 20;
 /// Records that slurmd's spool directory is full, or resumes a node that was drained for this reason.
 ///
 /// # Errors
-/// The record cannot be written, or slurmctld does not respond.
+/// The status or the run directory cannot be read, the record cannot be written or removed, or slurmctld does not respond or refuses to
+/// resume the node.
 pub fn check(run: &Path) -> anyhow::Result<()> {
     let Some(prepared) = status::read(run)?.snapshot.prepared else { return Ok(()) };
     let Some(free) = prepared.spool_directories.iter().filter_map(|spool| free_bytes(spool)).min() else {
@@ -31,15 +33,29 @@ pub fn check(run: &Path) -> anyhow::Result<()> {
     };
     let directory = trusted_path::open(Path::new("/"), run)?;
     let is_marked = directory.read(MARKER).is_ok();
-    match free {
-        ..FULL if !is_marked => directory.create(MARKER, 0o600).map(drop)?,
-        FREE.. if is_marked => {
+    match change(free, is_marked) {
+        Some(Change::Full) => directory.create(MARKER, 0o600).map(drop)?,
+        Some(Change::Free) => {
             resume(&prepared)?;
             directory.remove(MARKER)?;
         }
-        _ => {}
+        None => {}
     }
     Ok(())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Full,
+    Free,
+}
+
+fn change(free: u64, is_marked: bool) -> Option<Change> {
+    match free {
+        ..FULL if !is_marked => Some(Change::Full),
+        FREE.. if is_marked => Some(Change::Free),
+        _ => None,
+    }
 }
 
 fn free_bytes(spool: &Path) -> Option<u64> {
@@ -63,4 +79,23 @@ fn resume(prepared: &Prepared) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_is_free_again_only_with_more_space() {
+        const MIB: u64 = 1024 * 1024;
+        for (free, unmarked, marked) in [
+            (0, Some(Change::Full), None),
+            (MIB - 1, Some(Change::Full), None),
+            (MIB, None, None),
+            (16 * MIB - 1, None, None),
+            (16 * MIB, None, Some(Change::Free)),
+        ] {
+            assert_eq!((change(free, false), change(free, true)), (unmarked, marked), "{free}");
+        }
+    }
 }

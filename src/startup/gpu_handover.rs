@@ -1,15 +1,16 @@
-//! Kills processes of other users that still have a GPU open when the GPU is given to a job.
+//! Kills processes that still have a GPU open when the GPU is given to a job of another user.
 //!
-//! Runs only where the job's user is the only one who may open the GPU's device file (`install::give_device_file`). The file was closed to
-//! its user at the end of the previous job, so no process can open it any more, but a process that has it open, or mapped, keeps it. A
-//! process whose descriptors or mappings show the file is killed, whatever user it belongs to. A process that hides what it has open
-//! (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) is killed only if its user has had this GPU since the container's start. Otherwise
-//! one user could have the hidden processes of others killed.
+//! Runs only if the job's user is the only one who may open the GPU's device file (`install::give_device_file`). Other users cannot open the
+//! file any more, but a process that already has it open, or mapped, can still use it. Such a process is killed if its descriptors or mappings
+//! show the file, unless it belongs to root, to the job's user or to the user of the GPU watchers. A process that hides what it has open
+//! (PR_SET_DUMPABLE; see `open_files::Evidence::Hidden`) is killed only if its user was given this GPU at some time since the container's
+//! start, and if it does not belong to a login session. Otherwise one user could cause the hidden processes of other users to be killed.
 //!
 //! NVIDIA's libraries open every GPU that they may open, so a program that uses one GPU of a user also has the GPUs of the user's other
-//! jobs open. A process of a running job is therefore only logged if its user has another GPU now.
+//! jobs open. A process of a running job is therefore spared if its user has another GPU now, and the job is logged if the process shows
+//! the file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -30,28 +31,29 @@ use crate::stopped::{self, Stopped};
 
 /// The timeout for killing all processes.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Processes named in the log; the others are counted.
+/// Maximum number of killed processes that the log names. Further ones are only counted.
 const MAX_NAMED: usize = 10;
 
-/// The previous users of the GPUs, one per line: `UID DEVICE`.
+/// The file that records which users were given which GPUs, with a line for each pair: `UID DEVICE`.
 const RECORD: &str = "gpu-users";
 
-/// The result of ending the GPU's other users.
+/// The result of ending other users' processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Messages for the log.
     pub reports: Vec<Report>,
-    /// Whether no other user has the GPUs open any more.
+    /// Whether no process is left that has to be killed.
     pub is_clear: bool,
 }
 
-/// Ends the processes of other users that have one of these device files open. `run` is the directory of the record of GPU users.
+/// Ends the processes of other users that have, or may have, one of these device files open, with the exceptions that the module's
+/// documentation names. `run` is the directory of the record of GPU users.
 pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Path) -> Outcome {
     let begin = Instant::now();
-    // Only root can create or rename a file in /dev.
+    // The search by path is reliable: only root can create or rename a file in /dev.
     let device_files = SearchTarget::Files(devices.clone());
     let (former_uids, other_gpu_uids) = (former_users(run, devices), holders_of_other_gpus(run, devices));
-    // The GPU watchers have no rights except to open GPUs.
+    // The GPU watchers are spared: they have no rights except to open GPUs.
     let watcher = users::local(install::WATCHER_USER).map(|user| user.uid);
     let others = |process: &Process| process.uid != user && Some(process.uid) != watcher;
     let adopters = proc::ancestors().map(|ancestor| ancestor.pid).collect();
@@ -71,7 +73,7 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
         let hidden = found.hidden.into_iter().filter(|process| job_with_a_gpu(process).is_none());
         proven.into_iter().map(|process| (process, true)).chain(hidden.map(|process| (process, false))).collect()
     };
-    let (mut stopped, mut ended) = (Stopped::default(), Vec::new());
+    let (mut stopped, mut ended) = (Stopped::default(), BTreeMap::new());
     let mut remaining = holders();
     while !remaining.is_empty() && begin.elapsed() < DEADLINE {
         // A stopped process cannot fork, or pass the file on.
@@ -80,17 +82,19 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
             if let Some(handle) = process.handle() {
                 handle.send(Signal::SIGKILL);
                 stopped::await_end(&handle);
-                ended.push((process, is_proven));
+                ended.insert(process.key(), (process, is_proven));
             }
         }
         remaining = holders();
     }
     stopped.finish();
+    remaining.iter().for_each(|(process, _)| drop(ended.remove(&process.key())));
+    let ended: Vec<(Process, bool)> = ended.into_values().collect();
     let mut reports = reports(job, devices, &ended, &remaining);
     reports.extend(spared.iter().map(|(holder, uid)| {
         Report::info(message!(
             "gpu-kept-open",
-            "{devices} is given to job {job}: job {holder} of {user} keeps it open until it ends",
+            "preparing {devices} for job {job}: job {holder} of {user} has one of these GPUs open and can use it until job {holder} ends",
             devices = device_list(devices),
             job,
             holder,
@@ -104,9 +108,9 @@ fn device_list(devices: &BTreeSet<String>) -> String {
     devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a root daemon such as sshd keeps this process for a login session: it hides its descriptors because it had root's rights. A
-/// job's process has slurmstepd as its parent. The parent of a user's own process does not belong to root, or is an adopter: the
-/// kernel reparents orphans to an ancestor of the daemons.
+/// Whether the process belongs to a login session: its parent is a daemon of root, such as sshd. It hides its descriptors because it once
+/// had root's rights. A job's process has slurmstepd as its parent. The parent of a user's own process does not belong to root, or is an
+/// adopter: the kernel reparents orphans to an ancestor of the daemons.
 fn is_login(process: &Process, adopters: &BTreeSet<i32>) -> bool {
     process.parent > 1
         && !adopters.contains(&process.parent)
@@ -126,7 +130,7 @@ fn reports(
         Report::warn(match is_proven {
             true => message!(
                 "gpu-user-killed",
-                "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, which still had it open",
+                "preparing {devices} for job {job}: killed process {pid} ({name}) of {user}, which still had one of these GPUs open",
                 devices,
                 job,
                 pid,
@@ -135,7 +139,7 @@ fn reports(
             ),
             false => message!(
                 "gpu-user-killed",
-                "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, a previous user, whose open files cannot be read",
+                "preparing {devices} for job {job}: killed process {pid} ({name}) of {user}, who was given one of these GPUs before; could not check whether the process still had it open",
                 devices,
                 job,
                 pid,
@@ -148,7 +152,7 @@ fn reports(
     if ended.len() > MAX_NAMED {
         reports.push(Report::warn(message!(
             "gpu-users-killed",
-            "{devices} is given to job {job}: killed {count} more processes",
+            "preparing {devices} for job {job}: further processes killed: {count}",
             devices,
             job,
             count = ended.len() - MAX_NAMED
@@ -157,7 +161,7 @@ fn reports(
     if let Some((process, _)) = remaining.first() {
         reports.push(Report::error(message!(
             "gpu-withheld",
-            "{devices} is withheld from job {job}: cannot kill process {pid} ({name}) of {user}; reset the GPU or reboot the host",
+            "withholding {devices} from job {job}: cannot kill process {pid} ({name}) of {user}; reset the GPU or reboot the host",
             devices,
             job,
             pid = process.pid,
@@ -168,7 +172,7 @@ fn reports(
     reports
 }
 
-/// The users that have had one of these devices since the container's start.
+/// The users who were given one of these devices at some time since the container's start.
 fn former_users(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let entries = text.lines().filter_map(|line| line.split_once(' '));
@@ -180,7 +184,7 @@ pub fn was_given(run: &Path, device: &str) -> bool {
     !former_users(run, &BTreeSet::from([device.to_owned()])).is_empty()
 }
 
-/// The users whose running jobs have GPUs other than these.
+/// The users who have access to GPUs other than these now.
 fn holders_of_other_gpus(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let others =
@@ -198,7 +202,7 @@ pub fn record_user(run: &Path, devices: &BTreeSet<String>, user: u32) -> io::Res
     if new_lines.is_empty() {
         return Ok(());
     }
-    // A short line is appended as a whole, even if prologs of several jobs run at the same time.
+    // A short text is appended as a whole, even if prologs of several jobs run at the same time.
     let mut options = OpenOptions::new();
     let mut file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(record(run))?;
     file.write_all(new_lines.as_bytes())
@@ -224,5 +228,33 @@ mod tests {
         assert_eq!(former_users(run.path(), &set(&["/dev/nvidia0"])), [1000].into());
         assert_eq!(former_users(run.path(), &set(&["/dev/nvidia1"])), [1000, 1001].into());
         assert_eq!(fs::read_to_string(record(run.path())).unwrap().lines().count(), 3);
+    }
+
+    #[test]
+    fn log_names_ten_killed_processes_and_counts_the_others() {
+        let process = |pid| (Process { pid, name: "python3".to_owned(), ..Process::default() }, true);
+        let devices = BTreeSet::from(["/dev/nvidia0".to_owned(), "/dev/nvidia1".to_owned()]);
+        let texts = |ended: i32, remaining: &[(Process, bool)]| {
+            let ended: Vec<_> = (1..=ended).map(process).collect();
+            reports(7, &devices, &ended, remaining).into_iter().map(|report| report.message.text).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(10, &[]).len(), 10);
+        let all = texts(12, &[process(99)]);
+        assert!(
+            all[0].starts_with("preparing /dev/nvidia0, /dev/nvidia1 for job 7: killed process 1 (python3) of "),
+            "{}",
+            all[0]
+        );
+        assert_eq!(all[10], "preparing /dev/nvidia0, /dev/nvidia1 for job 7: further processes killed: 2");
+        let withheld = "withholding /dev/nvidia0, /dev/nvidia1 from job 7: cannot kill process 99 (python3) of ";
+        assert!(all.len() == 12 && all[11].starts_with(withheld), "{all:?}");
+    }
+
+    #[test]
+    fn gpu_was_given_once_a_user_is_recorded() {
+        let run = tempfile::tempdir().unwrap();
+        assert!(!was_given(run.path(), "/dev/nvidia0"));
+        record_user(run.path(), &BTreeSet::from(["/dev/nvidia0".to_owned()]), 1000).unwrap();
+        assert!(was_given(run.path(), "/dev/nvidia0") && !was_given(run.path(), "/dev/nvidia1"));
     }
 }

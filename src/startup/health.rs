@@ -1,7 +1,8 @@
 //! Liveness and readiness of the cluster, each with a one-line reason.
 //!
-//! Reads the status of PID 1, and asks PID 1 and slurmctld.
+//! Reads the status of PID 1, and queries PID 1 and slurmctld.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,11 @@ use machine::{Snapshot, UnitState};
 use slurm::client::limit;
 use slurm::nodes::own;
 
-/// The first interval between two queries of slurmctld while no job can run. It doubles each time, because Slurm has no event for this.
+/// The first interval between two queries of slurmctld while the cluster is not ready: Slurm has no event for this. The interval doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest interval between two queries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The minimum time limit of a command: with less time it may fail for that reason alone.
+/// With a shorter time limit a command may fail only because of the limit, so the result of the previous check is reported.
 const LEAST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Whether PID 1 responds and no essential daemon has been given up.
@@ -27,7 +28,8 @@ pub fn check_liveness(directory: &Path) -> (bool, String) {
     match running_status(status::read(directory), directory) {
         Err(why) => (false, why),
         Ok(status) => {
-            // A caller without permission uses the status file, and so does every caller if there is no socket.
+            // Only a missing answer counts as a failure. After another error, for example if the caller may not use the socket, only the status
+            // file is checked.
             let answer = client::ask(&protocol::socket(directory), &Request::Ping);
             is_live(&status.snapshot, answer.err())
         }
@@ -37,16 +39,16 @@ pub fn check_liveness(directory: &Path) -> (bool, String) {
 /// The conditions under which the cluster is reported as ready.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readiness {
-    /// How long to wait until it is ready.
+    /// How long to wait for the cluster to become ready.
     pub wait: Duration,
-    /// A cluster that has been ready for at least this time is watched for the same time, and a change is reported at once. A cluster
-    /// that has just become ready is reported at once.
+    /// If the cluster first became ready at least this long ago, PID 1's status is watched for the same time, and slurmctld is queried again
+    /// at the end. A cluster that became ready more recently is reported as ready at once. Zero: the status is not watched.
     pub hold: Duration,
-    /// Whether a node that is drained is ready while it has jobs.
+    /// Whether a drained node is reported as ready while it still has jobs.
     pub allows_draining: bool,
 }
 
-/// Whether jobs can run.
+/// Whether the cluster is ready, and `ready` or the reason why it is not.
 pub fn check_readiness(directory: &Path, readiness: Readiness) -> (bool, String) {
     let Readiness { wait, hold, allows_draining } = readiness;
     let begin = Instant::now();
@@ -73,7 +75,7 @@ pub fn check_readiness(directory: &Path, readiness: Readiness) -> (bool, String)
 
 const READY: &str = "ready";
 
-/// Waits for a status change of PID 1, then asks slurmctld once more.
+/// Watches the status of PID 1 for `hold`, then queries slurmctld once more.
 fn stay_ready(directory: &Path, watcher: &StatusWatcher, readiness: Readiness) -> (bool, String) {
     let Readiness { hold, allows_draining, .. } = readiness;
     let begin = Instant::now();
@@ -89,13 +91,13 @@ fn stay_ready(directory: &Path, watcher: &StatusWatcher, readiness: Readiness) -
         .map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
 }
 
-/// The time limit of one command. A check runs at most two commands, and a wait includes its last check. If busy jobs use up a CPU quota,
+/// The time limit of one command. A check runs at most two commands, and `wait` includes the last check. If busy jobs use up a CPU quota,
 /// a command takes seconds.
 fn command_limit(wait: Duration, remaining: Duration) -> Duration {
     if wait.is_zero() { limit::STATUS } else { (remaining / 2).min(limit::COMMAND) }
 }
 
-/// How long the cluster has been ready, or why no job can run now.
+/// How long ago the cluster first became ready, or why it is not ready now.
 fn ready_duration(directory: &Path, limit: Duration, allows_draining: bool) -> Result<Duration, String> {
     let Status { snapshot, started_ms, .. } = running_status(status::read(directory), directory)?;
     if !snapshot.ready {
@@ -111,10 +113,10 @@ fn ready_duration(directory: &Path, limit: Duration, allows_draining: bool) -> R
     Ok(Duration::from_millis(sys::monotonic_ms().saturating_sub(ready_ms)))
 }
 
-/// The status, if the process that wrote it is alive; otherwise why there is none.
+/// The status, if the process that wrote it is alive; otherwise the reason why no current status is available.
 fn running_status(status: std::io::Result<Status>, directory: &Path) -> Result<Status, String> {
     match status {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData) => {
             Err(format!("cannot read {}: {error}", directory.join(STATUS_FILE).display()))
         }
         Err(error) => {
@@ -135,10 +137,10 @@ fn is_live(snapshot: &Snapshot, error: Option<ControlError>) -> (bool, String) {
     match snapshot.units.iter().find(|unit| unit.essential && unit.state == UnitState::GivenUp) {
         Some(unit) => {
             let (name, how) = (&unit.name, unit.how_it_ended());
-            (false, format!("{name} was given up (last failure: {how}); run `slurminit restart {name}`"))
+            (false, format!("{name} is no longer restarted (last failure: {how}); run `slurminit restart {name}`"))
         }
         None if snapshot.ready => (true, "alive, and ready".to_owned()),
-        None => (true, format!("alive, and {}", snapshot.phase)),
+        None => (true, format!("alive; phase: {}", snapshot.phase)),
     }
 }
 
@@ -174,9 +176,9 @@ mod tests {
         let snapshot = |units| Snapshot { phase: PhaseName::Starting, units, ..Snapshot::default() };
         let starting =
             snapshot(vec![unit("munged", true, UnitState::BackingOff), unit("api", false, UnitState::GivenUp)]);
-        assert_eq!(is_live(&starting, None), (true, "alive, and starting".to_owned()));
+        assert_eq!(is_live(&starting, None), (true, "alive; phase: starting".to_owned()));
         let (is_alive, why) = is_live(&snapshot(vec![unit("munged", true, UnitState::GivenUp)]), None);
-        assert!(!is_alive && why.contains("munged was given up"), "{why}");
+        assert!(!is_alive && why.contains("munged is no longer restarted"), "{why}");
         let silent = ControlError::NoAnswer { socket: "/run/slurminit/control".into() };
         assert!(!is_live(&starting, Some(silent)).0);
         let not_root = ControlError::NotPermitted { socket: "/run/slurminit/control".into() };

@@ -1,6 +1,7 @@
-//! Handles running jobs when the container stops, and jobs that an earlier start left behind.
+//! Handles running jobs when the container stops, and jobs that an earlier start left behind. Also ensures unique job IDs, and joins a node to
+//! a controller in another container.
 //!
-//! Everything here runs in children of PID 1 with a deadline, so it may wait for Slurm's commands.
+//! This code runs only in children of PID 1 and in users' commands, never in PID 1 itself, so it may wait for Slurm's commands.
 
 mod account;
 pub(crate) mod cluster_id;
@@ -49,7 +50,7 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
         note_id_of(config);
         return Ok(exit_code::SUCCESS);
     }
-    // After the command has ended, its job may still be completing. Nothing has to be stopped for such a job.
+    // After CMD has ended, a job that it submitted may still be completing. Nothing has to be stopped for such a job.
     while !queue.is_empty() && queue.iter().all(QueuedJob::is_completing) && begin.elapsed() < grace {
         pause(POLL_INTERVAL);
         queue = SLURM.jobs(&Jobs::default())?;
@@ -62,7 +63,7 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
     Ok(code)
 }
 
-/// Queries both at the same time: most stops find no job, and need both answers.
+/// Queries the queue and the configuration at the same time: most stops find no job, and then need both answers.
 fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConfig, QueryError>) {
     std::thread::scope(|scope| {
         let config = std::thread::Builder::new().spawn_scoped(scope, || SLURM.config());
@@ -72,8 +73,8 @@ fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConf
     })
 }
 
-/// Like [`quiesce()`], but for the jobs of one node of several; then the node leaves the cluster. If the controller is in this container, the
-/// node stays, because jobs that request it by name would become invalid.
+/// Like [`quiesce()`], but for the jobs of one node of several; then the node leaves the cluster. If the controller is in this container,
+/// the node does not leave, because jobs that request it by name would become invalid.
 pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool) -> anyhow::Result<u8> {
     let code = quiesce::run(node, grace, on_stop, true)?;
     match with_controller {
@@ -83,7 +84,7 @@ pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool
     Ok(code)
 }
 
-/// Records the next job ID; without that record, slurmctld skips some IDs at the next start.
+/// Records the next job ID; without that record, the next start may skip some IDs.
 pub fn note_next_id() {
     note_id_of(SLURM.config());
 }
@@ -92,31 +93,33 @@ fn note_id_of(config: Result<RunningConfig, QueryError>) {
     if let Err(error) = config.map_err(anyhow::Error::from).and_then(|config| ids::note_next(&config)) {
         report::warn(message!(
             "next-id-not-recorded",
-            "cannot record the next job ID, so the next start skips some IDs: {error}",
+            "cannot record the next job ID, so the next start may skip some IDs: {error}",
             error = format!("{error:#}")
         ));
     }
 }
 
-/// Requeues the jobs that were running when the previous start ended without a clean stop.
+/// Requeues or fails the jobs that an earlier start left behind, cancels those that would run a second time despite --no-requeue, and removes
+/// the spool files of earlier jobs.
 pub fn recover(node: &str) -> anyhow::Result<()> {
     requeue_orphans(node, None)?;
     account::run(node, true)?;
     account::clean_spool(node)
 }
 
-/// Keeps jobs that may run only once from running twice. Tries twice, because slurmctld listens before it has
-/// read its state, and the first query may time out.
+/// Prevents jobs that may run only once from running twice. Makes a second attempt if the first fails: slurmctld listens
+/// before it has read its state, so the first query may time out.
 pub fn account(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
     account::run(node, is_slurmd_suspended).or_else(|_| account::run(node, is_slurmd_suspended))
 }
 
-/// Requeues or cancels jobs whose slurmstepd died.
+/// Requeues, holds or cancels jobs whose slurmstepd died.
 pub fn reclaim_dead_steps(node: &str) -> anyhow::Result<()> {
     reclaim::dead_steps::run(node)
 }
 
-/// Cancels or requeues jobs that ended while slurmctld was down.
+/// Cancels, requeues or holds jobs that ended, or whose slurmstepd died, while slurmctld was down. Resumes the node if slurmctld drains it for a
+/// duplicate launch.
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let warn = |error: &dyn std::fmt::Display| {
@@ -154,10 +157,10 @@ fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> 
     }
     report::info(message!(
         "jobs-of-last-start",
-        "jobs lost at the last end of the container: {jobs}; requeueing them; those with --no-requeue fail",
+        "jobs lost when the container last stopped: {jobs}; requeueing them; those with --no-requeue, and allocations of srun or salloc, fail",
         jobs = job_names(&orphans).join(",")
     ));
-    // An administrator's drain keeps its reason.
+    // A drain that a start does not remove keeps its reason.
     let reason = match persistent_drain(node)? {
         Some(report) => format!("reason={}", report.reason),
         None => format!("reason={OUR_REASON}jobs of the previous start were lost"),
@@ -167,7 +170,7 @@ fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> 
     JobNote::ContainerEnded.write(&job_names(unnotified));
     SLURM.update_node(node, &["state=down", &reason])?;
     // slurmctld sends the node a kill request and retries it for 10 s (24.11, `slurm_protocol_api.c`), and a slurmd that
-    // comes up meanwhile would end the new start of a job instead.
+    // comes up meanwhile would end the new start of a job instead. So the jobs start only after these retries.
     orphans.iter().for_each(|job| start_after(&job.id, 12));
     Ok(())
 }
@@ -197,7 +200,7 @@ fn persistent_drain(node: &str) -> anyhow::Result<Option<NodeReport>> {
     Ok(SLURM.node_reports(node)?.into_iter().find(NodeReport::is_permanently_closed))
 }
 
-/// The names of jobs for Slurm's commands.
+/// The IDs of jobs in the form that Slurm's commands accept, such as `7` or `12_3`.
 fn job_names<'a>(jobs: impl IntoIterator<Item = &'a QueuedJob>) -> Vec<&'a str> {
     jobs.into_iter().map(|job| job.id.as_str()).collect()
 }
@@ -207,12 +210,12 @@ fn node_names(node: &str) -> Vec<String> {
     hostlist::names(node).unwrap_or_else(|| vec![node.to_owned()])
 }
 
-/// The jobs of this node; all jobs in a cluster of one node.
+/// The jobs that hold resources on the node `node_filter`; if it is `None`, on all nodes.
 fn jobs_on_the_node(node_filter: Option<&str>) -> anyhow::Result<Vec<QueuedJob>> {
     Ok(SLURM.jobs(&Jobs { node: node_filter, ..Jobs::HOLDING })?)
 }
 
-/// The pause between two polls: Slurm sends no event when a job ends, a start fails or a node is drained.
+/// Sleeps between two polls: Slurm sends no event when a job ends, a start fails or a node is drained.
 #[expect(clippy::disallowed_methods, reason = "these are children of PID 1, and Slurm has no such events")]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

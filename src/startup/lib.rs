@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+#[path = "../slurm/fake.rs"]
+mod fake_slurm;
 pub mod free_port;
 pub mod full_spool;
 pub mod gpu_handover;
@@ -10,6 +13,9 @@ pub mod jobs;
 pub mod liveness;
 pub mod oom_score;
 pub mod prepare;
+#[cfg(test)]
+#[path = "../install/private_mount.rs"]
+mod private_mount;
 pub mod start;
 pub mod state_disk;
 mod step_sockets;

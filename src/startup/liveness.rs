@@ -1,7 +1,7 @@
 //! Checks whether the daemons respond.
 //!
 //! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It distinguishes a hung daemon from a slow
-//! one. Time in which this process itself could not run is not counted.
+//! one. Of each pause in which this process itself could not run, at most 0.2 s is counted.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -22,16 +22,14 @@ mod work;
 /// Runs all liveness checks concurrently, and judges the results.
 pub fn run_checks(checks: Vec<LivenessCheck>) -> anyhow::Result<Vec<LivenessResult>> {
     let slurmds: Vec<i32> = checks.iter().filter(|check| check.connects_to_steps).map(|check| check.pid).collect();
-    if !slurmds.is_empty() {
-        starting_steps::wait(&slurmds);
-    }
+    starting_steps::wait(&slurmds);
     let (sender, receiver) = channel();
     let waiting: BTreeMap<_, _> = checks.into_iter().map(PendingCheck::new).enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, sender) = (*index, sender.clone());
         let (check, running) = (waiting.check.clone(), Arc::clone(&waiting.running));
         let pid = waiting.check.pid;
-        // After this time PID 1 no longer waits for the result, unless this process has hardly run.
+        // After this time a command that hangs is killed. The verdict comes earlier, unless this process hardly runs.
         let deadline = 2 * waiting.check.timeout();
         let attempt = move || run_commands(&check, &running, deadline).and_then(|()| helper::check(pid));
         std::thread::Builder::new().spawn(move || retry_until_answer(index, attempt, &sender))?;
@@ -39,12 +37,12 @@ pub fn run_checks(checks: Vec<LivenessCheck>) -> anyhow::Result<Vec<LivenessResu
     Ok(collect(waiting, &receiver))
 }
 
-/// Why a check got no answer.
+/// Why an attempt got no answer.
 #[derive(Debug)]
 enum Failure {
-    /// The command could not be executed.
+    /// The command could not be executed, or could not send its request.
     NotExecuted(String),
-    /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: a busy daemon does
+    /// The check failed. It is repeated, because the daemon may be restarting itself. `broken`: a busy daemon does
     /// not explain this failure.
     Failed { why: String, broken: bool },
 }
@@ -54,21 +52,21 @@ type Attempt = (usize, Result<(), Failure>);
 
 /// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// After this many broken results in a row, the daemon is not just restarting itself.
+/// After this many consecutive `broken` failures, the daemon is not just restarting itself.
 const MIN_BROKEN: u32 = 5;
-/// A single wait is counted as at most twice this time. Otherwise time in which the container was frozen, or this process had no CPU time,
-/// would count against the daemon.
+/// The timeout of a single wait. If the wait takes longer, at most twice this time is counted: time in which the container was frozen, or
+/// this process had no CPU time, must not count against the daemon.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// A check without a result yet.
 struct PendingCheck {
     check: LivenessCheck,
-    /// The command that is running.
+    /// The PID of the command that was started last; 0 before the first.
     running: Arc<AtomicU32>,
-    /// CPU work of the process when the answer became late, and how often it had been scheduled.
+    /// The result of [`Self::work_so_far`] after the first [`MAX_WAIT`]; `None` until then.
     work: Option<(work::Work, u64)>,
     why: Option<String>,
-    /// Number of consecutive results that found the daemon broken.
+    /// Number of consecutive `broken` failures.
     broken: u32,
 }
 
@@ -81,32 +79,33 @@ impl PendingCheck {
         LivenessResult { unit: self.check.unit, liveness }
     }
 
-    /// The work so far of the daemon and of the command that tests it.
+    /// How long the daemon and the command that tests it have run or waited for a CPU so far, and how often the daemon has been scheduled.
     fn work_so_far(&self) -> (work::Work, u64) {
         let [daemon, _] = self.measured_pids();
         (work::Work::of(&self.measured_pids()), work::schedule_count(daemon))
     }
 
-    /// The daemon, and the command that tests it, which may not have had CPU time either.
+    /// The PIDs of the daemon and of the command that tests it: the command may also have lacked CPU time.
     fn measured_pids(&self) -> [u32; 2] {
         let daemon = u32::try_from(self.check.pid).unwrap_or_default();
         [daemon, self.running.load(Ordering::Relaxed)]
     }
 
-    /// The verdict at the timeout.
+    /// The verdict at the timeout, or after [`MIN_BROKEN`] `broken` failures.
     fn liveness(&self) -> Liveness {
         if let Some(why) = helper::stop_reason(self.check.pid) {
             return Liveness::Stopped(why);
         }
         let Some((before, schedule_count)) = &self.work else {
-            return Liveness::Unknown("the check had not begun".to_owned());
+            return Liveness::Unknown("the timeout expired before its CPU time was first measured".to_owned());
         };
         let time = self.check.timeout();
-        let reason = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
+        let no_answer = format!("no answer within {:.1} s", time.as_secs_f64());
         let (work, now) = self.work_so_far();
-        let (work, why) = match self.broken {
-            0 => (Some(work.since(before)), format!("{reason} within {:.1} s", time.as_secs_f64())),
-            _ => (None, reason),
+        let (work, why) = match (&self.why, self.broken) {
+            (None, _) => (Some(work.since(before)), no_answer),
+            (Some(failure), 0) => (Some(work.since(before)), format!("{no_answer}; last failure: {failure}")),
+            (Some(failure), _) => (None, failure.clone()),
         };
         let serves_others = self.check.has_clients && self.broken == 0 && now != *schedule_count;
         work::liveness(self.check.pid, work, serves_others, time, why)
@@ -162,7 +161,7 @@ fn run_commands(check: &LivenessCheck, running: &AtomicU32, deadline: Duration) 
     check.commands.iter().try_fold(Vec::new(), execute).map(drop)
 }
 
-/// Builds the command to run as the unit's user, with the unit's variables.
+/// Builds the command to run as the check's user, with the check's variables.
 fn command_of(check: &LivenessCheck, words: &[String]) -> std::io::Result<Command> {
     let mut command = match &check.user {
         Some(user) => {
@@ -219,7 +218,7 @@ fn has_fatal_error(program: &str, stderr: &[u8]) -> bool {
     String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
 }
 
-/// How much of a command's message is read, in bytes.
+/// How much of each output stream of a command is read, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
 /// How much of a command's message is kept, in characters.
 const MAX_LINE: usize = 200;

@@ -2,8 +2,8 @@
 //!
 //! PID 1 runs this in a child while the cluster runs. The kernel has no unprivileged event for a new process. But each dynamically linked
 //! program opens the loader's cache when it starts, and that wakes this process. Children inherit the raised value, so only the first
-//! process of a family has to be caught in time. If the kernel kills a job's process nevertheless, the kill is reported with the job. Files
-//! in a tmpfs outlive the kills: if they leave the daemons no memory, PID 1 ends the container.
+//! process of a process tree has to be found in time. If the kernel kills a job's process nevertheless, the kill is reported with the job.
+//! Files in a tmpfs outlive the kills: if they leave the daemons too little memory, PID 1 ends the container.
 
 mod kills;
 mod people;
@@ -26,11 +26,11 @@ use sys::proc::Processes;
 use sys::{report, users};
 use watch::memory_use;
 
-/// The first file that ld.so(8) opens.
+/// A file that ld.so(8) opens when it loads a program.
 const LOADERS_CACHE: &str = "/etc/ld.so.cache";
 /// The longest pause after a scan, so that a flood of new processes causes at most five scans per second.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// The shortest pause after a scan: the first programs of a job must be found before the kernel kills one.
+/// The shortest pause after a scan: the first programs of a job must be found before memory runs out.
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
 /// A flood is over if no process has started for this time.
 const QUIET: Duration = Duration::from_secs(1);
@@ -39,16 +39,18 @@ const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the count of OOM kills is read on cgroup v1, which has no event for it.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs until files fill the memory, and returns the exit code for PID 1. `spared` are the names of users whose processes are daemons or services; `run` is the run directory.
-/// Also closes the sockets in `spools`, slurmd's spool directories.
+/// Runs until an OOM kill after which files in memory (tmpfs) still fill the memory limit. Returns the exit code for PID 1. `spared` are
+/// the names of users whose processes are daemons or services; `run` is the run directory. Also closes slurmstepd's sockets in `spools`,
+/// slurmd's spool directories, to users.
 pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
     step_sockets::start(spools);
-    // Without inotify (fs.inotify.max_user_instances is the host's) only the timeout remains.
+    // inotify may be unavailable (the limit fs.inotify.max_user_instances is shared with the host): new programs are then found only at the
+    // timeout.
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
     let spared = people::uids(spared);
     let mut kills = Kills::watch(run);
     let limit_mib = memory::detect(Path::new("/")).limit_mib;
-    // A kill may have ended the previous process of this program.
+    // An OOM kill may have ended the previous instance of this program, so earlier kills count too.
     let mut has_killed = kills.read_count() > 0;
     let mut interval = SHORT_PAUSE;
     loop {
@@ -66,10 +68,10 @@ pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
             let users = memory_use::describe_users(&memory_use::read().users, users::display_name);
             report::warn(message!(
                 "memory-full-users",
-                "files in memory (tmpfs, /dev/shm) fill the memory limit; users with most memory: {users}",
+                "files in memory (tmpfs, /dev/shm) fill the memory limit; users with the most memory: {users}",
                 users
             ));
-            // The processes of these jobs were killed because of another user's files.
+            // These jobs lost processes because files filled the memory, so they have to run again.
             let slurm = Client::with_timeout(limit::COMMAND);
             kills.recent_jobs().for_each(|job| drop(slurm.run("scontrol", &["requeue", &job.to_string()])));
             return exit_code::MEMORY_FULL;
@@ -102,7 +104,21 @@ fn wait(starts: Option<&Inotify>, kills: &Kills) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "it bounds what a flood of new processes, or a comment, costs")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it limits the cost of a flood of new processes, and of repeated attempts to write a comment"
+)]
 fn pause(time: Duration) {
     std::thread::sleep(time);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_fill_memory_if_they_leave_less_than_reserve() {
+        assert!(do_files_fill(tmpfs::RESERVED_MIB - 1));
+        assert!(!do_files_fill(u64::MAX >> 20));
+    }
 }

@@ -57,7 +57,7 @@ pub struct Sources<'a> {
     pub root: &'a Path,
     /// The file of an inventory that replaces detection.
     pub inventory: Option<&'a Path>,
-    /// Checksums of the configuration that PID 1 uses.
+    /// Checksums of PID 1's settings that take effect only at a start.
     pub held: Option<&'a StartOnlyTables>,
     /// At a reload: the node's current name.
     pub node: Option<&'a str>,
@@ -114,7 +114,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
         report::warn(message!(
             "applied-files-not-kept",
-            "{error}; reloads will compare with the installed files",
+            "cannot record the applied files, so a reload may compare the new files with outdated ones: {error}",
             error
         ));
     }
@@ -126,13 +126,13 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.slurm_user = slurm_user(&owners);
     if let Some(held) = sources.held {
-        // PID 1 sets these variables for options of its command line, which a dry run does not have.
+        // PID 1 sets these variables from the options of its command line, which a dry run does not have.
         let [nodes, role] = ["SLURMINIT_NODES", "SLURMINIT_ROLE"].map(|name| std::env::var(name).unwrap_or_default());
         let kept = format!("{held}\n{}\n{nodes}\n{role}", prepared.node_name);
         if let Err(error) = install::keep_start_only(&config.paths, sources.root, &kept) {
             report::warn(message!(
                 "start-settings-not-kept",
-                "{error}; `slurminit reload --dry-run` will not show changes that need a restart",
+                "cannot record the settings of this start, so `slurminit reload --dry-run` may not show changes that need a restart: {error}",
                 error
             ));
         }
@@ -164,7 +164,7 @@ fn slurm_user(owners: &Config) -> Option<String> {
     owners.daemons.get(&DaemonName::Slurmctld)?.user.clone()
 }
 
-/// Fails if the saved jobs belong to a cluster of another name, which makes slurmctld exit.
+/// Fails if the saved jobs belong to a cluster with another name, which makes slurmctld exit.
 fn check_cluster_name(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
     let state = state_directory(config, root, files);
     let Some(saved) = doctor::look::saved_cluster(&state).ok().flatten().filter(|_| Target::of(config).has_state())
@@ -180,7 +180,8 @@ fn check_cluster_name(config: &Config, root: &Path, files: &[Text]) -> Result<()
     let what = format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {name}");
     let cause = "slurmctld exits with CLUSTER NAME MISMATCH to protect them";
     let fix = format!(
-        "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; else use a new volume"
+        "set cluster_name = \"{saved}\" (in your own slurm.conf: ClusterName={saved}); to keep the jobs under the name {name}, \
+         remove {state}/clustername; to start without them, use a new volume"
     );
     Err(Refusal::new(exit_code::CONFIG, what, cause, fix))
 }
@@ -193,8 +194,8 @@ fn host_name(root: &Path, node_name: &str, inventory: &Inventory) -> Option<Find
     Some(Finding::warning(
         Kind::Files,
         error.to_string(),
-        "programs in jobs may fail to resolve the node's name, such as PyTorch's MASTER_ADDR",
-        "none needed if no job resolves that name",
+        "programs in jobs, such as PyTorch with MASTER_ADDR, may fail to resolve the node's name",
+        "ignore this warning if no job resolves that name",
     ))
 }
 
@@ -213,7 +214,7 @@ fn load_with_accounts(sources: &Sources<'_>) -> Result<(Config, Vec<Finding>), R
     Ok((config, findings))
 }
 
-/// Creates the accounts of `[[user]]`, and returns messages about them.
+/// Creates the accounts of `[[user]]` and `[[group]]`, removes those no longer configured, and returns messages about them.
 fn accounts(config: &Config, sources: &Sources<'_>) -> Result<Vec<Finding>, Refusal> {
     install::install_accounts(config, sources.root).map_err(|error| no_accounts(error, sources.config))
 }
@@ -227,7 +228,8 @@ fn no_accounts(error: AccountError, config_file: Option<&Path>) -> Refusal {
 
 fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Inventory, Refusal> {
     inventory(config, root, file).map_err(|error| {
-        Refusal::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
+        let (cause, fix) = ("the file of --inventory cannot be used", "create it with `slurminit detect --json`");
+        Refusal::new(exit_code::PREPARE, format!("{error:#}"), cause, fix)
     })
 }
 
@@ -300,7 +302,7 @@ fn prepared_result(
     }
 }
 
-/// Whether slurm.conf, generated or not, sets slurminit's own Epilog, which never fails unless a hook is configured to drain.
+/// Whether slurm.conf, generated or not, sets only slurminit's own Epilog, and none of its hooks is configured to drain. Such an Epilog never fails.
 fn runs_own_epilog(planned: &Planned) -> bool {
     let drains = |hook: &JobHook| hook.on_failure == OnHookFailure::Drain;
     let own = &planned.plan.epilog;
@@ -321,17 +323,25 @@ fn text_of(planned: &Planned, name: FileName) -> &str {
     planned.files.iter().find(|file| file.name == name).map_or("", |file| &file.text)
 }
 
-/// Restricts the GPUs' device files to the users of the jobs that have the GPUs. A running job keeps its own.
+/// Closes the GPUs' device files to users, except to those of running jobs. Later the Prolog opens a file for a job's user, and the
+/// Epilog closes it. So nothing is changed unless both are slurminit's own. Returns a warning about the first file that cannot be closed.
 fn close_device_files(planned: &Planned) -> Option<Finding> {
     let prolog = planned.plan.prolog.as_ref().filter(|prolog| prolog.gives_gpus)?;
-    if !is_only_value(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
+    // The Epilog closes the files before it runs hooks, so a hook that drains the node makes no difference.
+    let scripts = [("Prolog", &prolog.path), ("Epilog", &planned.plan.epilog.path)];
+    if scripts.iter().any(|(key, path)| !is_only_value(planned, key, path)) {
         return None;
     }
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
     let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file)).err()?));
-    let (file, error) = files.iter().find_map(close)?;
+    // All files, even if one of them cannot be closed.
+    let failed: Vec<_> = files.iter().filter_map(close).collect();
+    let (file, error) = failed.first()?;
     let what = format!("cannot restrict {file} to the user of its job: {error}");
-    let (cause, fix) = ("root has no capability to change files in /dev", "--cap-add CHOWN");
+    let (cause, fix) = (
+        "root has no capability to change files in /dev, or the file is missing or read-only",
+        "start the container with --cap-add CHOWN; make sure that the file exists and is not mounted read-only",
+    );
     Some(Finding::warning(Kind::JobsNotHeld, what, cause, fix))
 }
 
@@ -346,13 +356,13 @@ fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Find
     let dir = config.metrics.job_map.as_deref()?;
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
     let error = job_map::clear(root, dir, &files).err()?;
-    let what = "exporters on the host get no map of jobs to GPUs";
+    let what = "exporters on the host cannot map GPUs to jobs";
     let cause = format!("`[metrics] job_map`: {error}");
-    let fix = format!("mount a directory owned by root there: --volume {0}:{0}", dir.display());
+    let fix = format!("mount a directory that is owned by root: --volume {0}:{0}", dir.display());
     Some(Finding::warning(Kind::Files, what, cause, fix))
 }
 
-/// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.
+/// The warnings and errors of `slurminit doctor`'s cheap checks: the key, the ports, the disk and the like.
 fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[Text]) -> Vec<Finding> {
     let cheap = doctor::look::cheap_facts(root, config, inventory, &cluster_name(files));
     let environment = doctor::look::environment();
@@ -363,13 +373,13 @@ fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[
     })
 }
 
-/// Whether slurmctld will find jobs of an earlier start. It reads the older file if the newer one is missing, which
-/// happens for a moment at each save (Slurm 24.11, `job_mgr.c`).
+/// Whether an earlier slurmctld saved jobs or nodes. slurmctld reads the older file if the newer one is missing,
+/// which happens for a moment at each save (Slurm 24.11, `job_mgr.c`).
 fn has_saved_jobs(state: &Path) -> bool {
     ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }
 
-/// Whether the directory contains no file except slurminit's lock. slurmctld writes its first file (`clustername`) at once.
+/// Whether the directory is missing, or contains no file except slurminit's lock. slurmctld writes its first file (`clustername`) at once.
 /// Directories are not counted, because slurminit may have created them.
 fn is_empty(state: &Path) -> bool {
     let is_file = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -392,7 +402,7 @@ fn report_or_fail(report_progress: ReportProgress<'_>, event: &PrepareEvent) -> 
 /// The inventory from a file, or from detection.
 pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
     let Some(path) = file else {
-        // Reads the same environment variable as `slurminit detect`.
+        // Reads the same environment variables as `slurminit detect`.
         let mut options = probe::Options::from_environment(
             root.to_owned(),
             config.supervise.detect_timeout(config.gpu.detect_timeout),
@@ -407,4 +417,44 @@ pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::R
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let inventory = serde_json::from_str(&text);
     inventory.with_context(|| format!("{} is not the output of `slurminit detect --json`", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_new_only_if_directory_is_missing_or_has_no_file() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(is_empty(state.path()) && is_empty(&state.path().join("missing")));
+        std::fs::write(state.path().join("clustername"), "").unwrap();
+        assert!(!is_empty(state.path()) && !is_empty(&state.path().join("clustername")), "it cannot be read");
+    }
+
+    #[test]
+    fn device_files_are_closed_only_if_prolog_and_epilog_are_slurminits() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let mut inventory: Inventory = serde_json::from_str(include_str!("../../tests/render/inventory.json")).unwrap();
+        inventory.device_files = model::inventory::DeviceFiles::Open;
+        for (index, gpu) in inventory.gpus.iter_mut().enumerate() {
+            gpu.device_file = Some(format!("/dev/slurminit-test{index}").into());
+        }
+        let finding = |isolate: bool, conf: &str| {
+            let root = tempfile::tempdir().unwrap();
+            let script = root.path().join("script");
+            std::fs::write(&script, "").unwrap();
+            std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let toml = format!("gpu_type = 'nvidia'\n[gpu]\nisolate = {isolate}\n[slurm.conf]\n{conf}");
+            let config = Config::parse(&toml, Path::new("slurminit.toml")).unwrap();
+            let planned = plan_files(&config, None, &inventory, root.path()).map_err(Refusal::from).unwrap();
+            close_device_files(&planned).map(|finding| finding.what)
+        };
+        let why = "cannot restrict /dev/slurminit-test0 to the user of its job: No such file or directory (os error 2)";
+        assert_eq!(finding(true, "").as_deref(), Some(why));
+        assert_eq!(finding(false, ""), None);
+        for script in ["Prolog", "Epilog"] {
+            assert_eq!(finding(true, &format!("{script} = '/script'\n")), None, "{script}");
+        }
+    }
 }

@@ -14,10 +14,10 @@ use plan::target::Target;
 /// The options of a new cluster.
 #[derive(Debug, clap::Args)]
 pub struct Cluster {
-    /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
+    /// Which daemons to run: all, controller, compute, login, or none (a plain init for CMD)
     #[arg(long, value_parser = parse_role)]
     pub role: Option<Role>,
-    /// The configuration's file, if one was given.
+    /// The configuration file that the command line names, if any.
     #[arg(skip)]
     pub config: Option<PathBuf>,
     /// Simulate a cluster with this number of nodes in this container
@@ -30,7 +30,7 @@ fn parse_role(text: &str) -> Result<Role, &'static str> {
 }
 
 impl Cluster {
-    /// The configuration's file, if one was given.
+    /// The configuration file that the command line names, if any.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
@@ -43,10 +43,10 @@ impl Cluster {
         load_config::load(self.file())
     }
 
-    /// The configuration with the options applied, and the settings that apply from the start on.
+    /// The configuration with the options applied, and checksums of the settings that take effect only at a start.
     ///
     /// # Errors
-    /// The configuration is invalid.
+    /// The configuration is invalid, or an option contradicts it.
     pub fn load(&self) -> anyhow::Result<(Config, StartOnlyTables)> {
         let mut config = self.configured()?;
         if let Some(nodes) = self.nodes {
@@ -100,7 +100,7 @@ impl Cluster {
     }
 }
 
-/// Compares roles by the daemons that they run.
+/// The role of the running cluster, inferred from its daemons.
 fn role(running: &Snapshot) -> Role {
     let runs = |daemon: DaemonName| running.units.iter().any(|unit| unit.name == daemon.as_str());
     match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
@@ -126,17 +126,78 @@ pub struct Start {
 }
 
 impl Start {
-    /// The configuration and command to start.
+    /// The configuration, checksums of the settings that take effect only at a start, and the daemons of the role.
     ///
     /// # Errors
-    /// The configuration is invalid, or there is nothing to do.
+    /// The configuration is invalid, an option contradicts it, or a required command is missing.
     pub fn configuration(&self) -> anyhow::Result<(Config, StartOnlyTables, &'static Target)> {
         let (mut config, held) = self.cluster.load()?;
         config.jobs.wait |= self.wait_jobs;
         let target = Target::of(&config);
         if !target.has_cluster && self.cmd.is_empty() {
-            anyhow::bail!("the role none requires a command: add CMD after `--`")
+            anyhow::bail!(
+                "the role `none` requires a command: add one after `slurminit run --`, or after the image's name"
+            )
         }
         Ok((config, held, target))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machine::UnitSnapshot;
+    use model::prepared::Prepared;
+
+    fn cluster(role: Option<Role>, nodes: Option<u32>) -> Cluster {
+        Cluster { role, config: Some("lab.toml".into()), nodes }
+    }
+
+    #[test]
+    fn passes_options_to_another_process_with_absolute_path() {
+        let file = std::env::current_dir().unwrap().join("lab.toml");
+        let arguments = cluster(Some(Role::Controller), Some(3)).arguments().unwrap();
+        assert_eq!(
+            arguments.join(" ".as_ref()).to_str().unwrap(),
+            format!("--role controller --config {} --nodes 3", file.display())
+        );
+        assert_eq!(cluster(None, None).arguments().unwrap(), ["--config".into(), file.into_os_string()]);
+    }
+
+    #[test]
+    fn names_option_that_contradicts_running_cluster() {
+        let running = |daemons: &[&str], simulated_nodes| Snapshot {
+            units: daemons
+                .iter()
+                .map(|name| UnitSnapshot { name: (*name).to_owned(), ..UnitSnapshot::default() })
+                .collect(),
+            prepared: Some(Prepared { simulated_nodes, ..Prepared::default() }),
+            ..Snapshot::default()
+        };
+        for (daemons, role) in [
+            (&["munged", "slurmctld", "slurmd"][..], Role::All),
+            (&["munged", "slurmctld"], Role::Controller),
+            (&["munged", "slurmd"], Role::Compute),
+            (&["munged"], Role::Login),
+        ] {
+            let contradictions = [Role::All, Role::Controller, Role::Compute, Role::Login].map(|requested| {
+                let contradiction = cluster(Some(requested), None).contradiction(&running(daemons, 0));
+                let expected = (requested != role).then(|| format!("has the role {role}, not {requested}"));
+                (contradiction, expected)
+            });
+            contradictions.into_iter().for_each(|(contradiction, expected)| assert_eq!(contradiction, expected));
+        }
+        let nodes = |requested, simulated| cluster(None, requested).contradiction(&running(&[], simulated));
+        assert_eq!([nodes(None, 2), nodes(Some(2), 2)], [None, None]);
+        assert_eq!(nodes(Some(2), 0).unwrap(), "has no simulated nodes, not 2");
+        assert_eq!(nodes(Some(2), 4).unwrap(), "has 4 simulated nodes, not 2");
+    }
+
+    #[test]
+    fn start_may_take_time_of_preparation_and_of_daemons() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[supervise]\nprepare_timeout = 40\nready_timeout = 50\n").unwrap();
+        let cluster = Cluster { role: None, config: Some(file.path().to_owned()), nodes: None };
+        assert_eq!(cluster.start_timeout(), Duration::from_secs(90));
     }
 }

@@ -17,7 +17,7 @@ use sys::trusted_path::Dir;
 const RESERVE: u64 = 256 << 10;
 /// Name of the file of a test write.
 const TEST_FILE: &str = "slurminit.trial";
-/// slurmctld's older copies, which the next save replaces.
+/// The suffix of slurmctld's older copies, which the next save replaces.
 const OLD_SUFFIX: &str = ".old";
 
 /// Why slurmctld cannot save its state.
@@ -25,26 +25,26 @@ const OLD_SUFFIX: &str = ".old";
 #[expect(missing_docs, reason = "each message states it")]
 pub enum CannotSave {
     #[error(
-        "slurmctld cannot save its jobs: disk full: {} has {free_kib} KiB free, and needs {needed_kib}; free some space",
+        "slurmctld cannot save its jobs: disk full: {} has {free_kib} KiB free, but {needed_kib} KiB are needed; free some space",
         path.display()
     )]
     Full { path: PathBuf, free_kib: u64, needed_kib: u64 },
     #[error("slurmctld cannot save its jobs: no inodes left on the disk of {}; remove files there", path.display())]
     NoInodes { path: PathBuf },
-    #[error("slurmctld cannot save its jobs: {}: {why}; make that directory writable", path.display())]
+    #[error("slurmctld cannot save its jobs: {}: {why}; make sure that there is space and that the directory is writable", path.display())]
     Io { path: PathBuf, why: io::Error },
 }
 
-/// slurmctld's directory, according to the installed slurm.conf.
+/// slurmctld's state directory, according to the installed slurm.conf.
 pub fn directory(paths: &Paths) -> PathBuf {
     let conf = std::fs::read_to_string(paths.slurm.join("slurm.conf")).unwrap_or_default();
     plan::state_directory(&conf, &paths.state.join("slurmctld"))
 }
 
-/// Checks that there is room to save. Writes nothing, so any user may call it.
+/// Checks that there is space to save. Writes nothing, so any user may call it.
 ///
 /// # Errors
-/// There is too little room. A directory that cannot be read is treated as having enough.
+/// There is too little space, or no inode is left. If this cannot be determined, no error is returned.
 pub fn check_free_space(state: &Path) -> Result<(), CannotSave> {
     let Ok(disk) = statvfs(state) else { return Ok(()) };
     let path = || state.to_owned();
@@ -63,7 +63,7 @@ pub fn check_free_space(state: &Path) -> Result<(), CannotSave> {
 /// Like [`check_free_space`], and tries to write as much as a save would. Only root and slurmctld's user can do this.
 ///
 /// # Errors
-/// The directory cannot be written.
+/// There is too little space, no inode is left, or the directory cannot be written.
 pub fn try_to_save(state: &Path) -> Result<(), CannotSave> {
     check_free_space(state)?;
     let write = || -> io::Result<()> {
@@ -77,7 +77,7 @@ pub fn try_to_save(state: &Path) -> Result<(), CannotSave> {
     write().map_err(|why| CannotSave::Io { path: state.to_owned(), why })
 }
 
-/// The size of a save, in bytes: slurmctld's own files in the directory.
+/// The size of a save, in bytes: all files in the directory except the older copies.
 fn size(state: &Path) -> u64 {
     let Ok(dir) = Dir::open_unchecked(state) else { return 0 };
     let names = dir.names().unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
@@ -87,7 +87,10 @@ fn size(state: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use nix::mount::MsFlags;
+
     use super::*;
+    use crate::private_mount::tmpfs;
 
     #[test]
     fn writes_and_removes_trial_file() {
@@ -97,7 +100,27 @@ mod tests {
         assert_eq!(size(state.path()), 99);
         try_to_save(state.path()).unwrap();
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 2);
-        check_free_space(Path::new("/nonexistent")).unwrap();
-        assert!(matches!(try_to_save(Path::new("/nonexistent")), Err(CannotSave::Io { .. })));
+        check_free_space(&state.path().join("missing")).unwrap();
+        assert!(matches!(try_to_save(&state.path().join("missing")), Err(CannotSave::Io { .. })));
+    }
+
+    #[test]
+    fn second_copy_of_state_and_reserve_must_fit() {
+        let state = tempfile::tempdir().unwrap();
+        tmpfs(state.path(), MsFlags::empty(), "size=320k");
+        check_free_space(state.path()).unwrap();
+        try_to_save(state.path()).unwrap();
+        std::fs::write(state.path().join("job_state"), [0; 36 << 10]).unwrap();
+        let error = try_to_save(state.path()).unwrap_err();
+        assert!(matches!(error, CannotSave::Full { free_kib: 284, needed_kib: 292, .. }), "{error}");
+    }
+
+    #[test]
+    fn disk_without_free_inodes_is_full() {
+        let state = tempfile::tempdir().unwrap();
+        tmpfs(state.path(), MsFlags::empty(), "size=1m,nr_inodes=2");
+        check_free_space(state.path()).unwrap();
+        std::fs::write(state.path().join("job_state"), "").unwrap();
+        assert!(matches!(check_free_space(state.path()), Err(CannotSave::NoInodes { .. })));
     }
 }

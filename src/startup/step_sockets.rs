@@ -51,6 +51,8 @@ impl<'a> StepSocket<'a> {
 
 /// The mode for sockets. Only slurmd uses them, as root.
 const CLOSED: u32 = 0o600;
+/// The permissions that a closed socket must not have.
+const OPEN: u32 = 0o177;
 /// The pause before the next attempt to watch. If watching fails, new sockets are closed at this interval.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -66,8 +68,8 @@ pub(crate) fn start(directories: Vec<PathBuf>) {
             if !std::mem::replace(&mut has_warned, true) {
                 report::warn(message!(
                     "step-sockets-open",
-                    "cannot watch slurmd's spool directory: {error}; users can connect to a new slurmstepd for up to a second, \
-                     and end its job if there is a process limit",
+                    "cannot watch slurmd's spool directory: {error}; users may be able to connect to slurmstepd's sockets, \
+                     and to end other users' jobs if there is a process limit",
                     error = format!("{error:#}")
                 ));
             }
@@ -103,7 +105,7 @@ fn close_all(directories: &[PathBuf]) -> anyhow::Result<Infallible> {
     }
 }
 
-/// Opens a spool directory. If others could replace names, a name could be changed to another of root's sockets.
+/// Opens a spool directory. Fails if other users can write to it: they could rename another socket of root so that it looks like a step's.
 fn open(path: &Path) -> anyhow::Result<Dir> {
     let directory = trusted_path::open(Path::new("/"), path)?;
     directory.require_ours()?;
@@ -116,14 +118,18 @@ fn close_existing(directory: &Dir) {
     }
 }
 
-/// Closes a socket of slurmstepd to users. If the slurmstepd has ended, its socket is gone.
+/// Closes a socket of slurmstepd to users. An error is ignored: if the slurmstepd has ended, its socket no longer exists.
 fn close(directory: &Dir, name: &str) {
-    let is_open = |socket: &std::fs::Metadata| {
-        socket.file_type().is_socket() && socket.uid() == 0 && socket.mode() & 0o777 & !CLOSED != 0
-    };
+    let is_open =
+        |socket: &std::fs::Metadata| socket.file_type().is_socket() && socket.uid() == 0 && is_open(socket.mode());
     if StepSocket::parse(name).is_some() && directory.metadata_of(name).is_ok_and(|socket| is_open(&socket)) {
         let _ = directory.chmod_entry(name, CLOSED);
     }
+}
+
+/// Whether a socket with this mode has to be closed. A closed socket is not changed again, because each change causes another event.
+fn is_open(mode: u32) -> bool {
+    mode & OPEN != 0
 }
 
 #[expect(clippy::disallowed_methods, reason = "nothing reports that a directory can be watched again")]
@@ -188,5 +194,15 @@ mod tests {
             }
         }
         assert_eq!([mode(&path("other")), mode(&path("node_5.0"))], [0o777; 2]);
+    }
+
+    #[test]
+    fn closed_socket_is_not_changed_again() {
+        let socket = 0o140_000;
+        for (mode, expected) in
+            [(0o600, false), (0o400, false), (0o000, false), (0o777, true), (0o602, true), (0o640, true), (0o700, true)]
+        {
+            assert_eq!(is_open(socket | mode), expected, "{mode:o}");
+        }
     }
 }

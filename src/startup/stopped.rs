@@ -1,7 +1,7 @@
-//! Stops processes of users for a while.
+//! Stops processes of users temporarily.
 //!
 //! A helper process resumes them, even if this program is killed. It is started before the first process is stopped, receives
-//! each process over a pipe before that process is stopped, and resumes all of them when the pipe is closed.
+//! the PID of each process over a pipe before that process is stopped, and resumes all of them when the pipe is closed.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write as _};
@@ -16,7 +16,7 @@ use sys::proc::{Handle, Process};
 
 /// Maximum number of rounds: each stops the processes that were created since the last one.
 const MAX_PASSES: usize = 50;
-/// How long a killed process may take to end, in ms.
+/// How long to wait for a killed process to end, in ms.
 const END_TIMEOUT_MS: u16 = 200;
 
 /// Processes by PID and start time.
@@ -30,7 +30,7 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
-    /// Stops all processes of these users, including those that are created meanwhile.
+    /// Stops all processes of these users, including those that are created meanwhile. Gives up after [`MAX_PASSES`], or if the helper fails.
     pub(crate) fn stop_all(&mut self, uids: &BTreeSet<u32>) {
         for _ in 0..MAX_PASSES {
             let is_running = |process: &Process| uids.contains(&process.uid) && !open_files::is_stopped(process);
@@ -47,7 +47,7 @@ impl Stopped {
         if self.helper.is_none() {
             self.helper = start_helper().ok();
         }
-        // Writing to a pipe without a reader fails, because std ignores SIGPIPE.
+        // A write to a pipe without a reader fails instead of killing this process, because std ignores SIGPIPE.
         let pipe = self.helper.as_mut().and_then(|helper| helper.stdin.as_mut());
         let is_recorded = pipe.is_some_and(|pipe| pipe.write_all(format!("{}:{}\n", key.0, key.1).as_bytes()).is_ok());
         if is_recorded {
@@ -57,7 +57,7 @@ impl Stopped {
         is_recorded
     }
 
-    /// Has the helper resume the stopped processes.
+    /// Has the helper resume the stopped processes. If the helper fails, this process resumes them.
     #[expect(clippy::disallowed_methods, reason = "a helper that ends at once; this process is not PID 1")]
     pub(crate) fn finish(mut self) {
         let Some(mut helper) = self.helper.take() else { return };
@@ -69,7 +69,7 @@ impl Stopped {
 }
 
 /// Starts the helper in its own process group, so that it outlives this program.
-#[expect(clippy::disallowed_methods, reason = "PID 1 reaps it: this process ends before it")]
+#[expect(clippy::disallowed_methods, reason = "`finish` waits for it; if this process is killed, PID 1 reaps it")]
 fn start_helper() -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["prolog", "--resume"]).env_clear().process_group(0);
@@ -81,7 +81,7 @@ pub fn resume_after(input: impl BufRead) {
     resume(&read(input));
 }
 
-/// `PID:START` of each process. A line that was cut off when its writer was killed is left out: that process was not stopped.
+/// Parses one line `PID:START_TIME` per process. A line that was cut off when its writer was killed is left out: that process was not stopped.
 fn read(mut input: impl BufRead) -> List {
     let (mut list, mut line) = (List::new(), String::new());
     while input.read_line(&mut line).is_ok_and(|read| read > 0) {
@@ -98,7 +98,8 @@ fn resume(list: &List) {
     }
 }
 
-/// Waits until a killed process is gone. Its descriptors are then closed; an io_uring(7) ring is closed a moment later.
+/// Waits until a killed process has ended, but at most [`END_TIMEOUT_MS`]. The kernel has closed the descriptors of an ended process, but closes
+/// an io_uring(7) ring a moment later.
 pub(crate) fn await_end(handle: &Handle) {
     if let Some(descriptor) = handle.descriptor() {
         let _ = poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], PollTimeout::from(END_TIMEOUT_MS));

@@ -1,7 +1,7 @@
 //! Saves a join token when a container starts. This comes before PID 1 starts anything.
 //!
 //! The token holds the munge key. All users of the container can read PID 1's command line, and all daemons and jobs inherit
-//! its environment. So the token is saved to files, and PID 1 executes itself again without it.
+//! its environment. So the token is saved to files, and PID 1 re-executes itself without it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -34,32 +34,32 @@ pub enum TokenRejection {
     #[error("{place}: {error}")]
     Settings { place: &'static str, error: Box<ConfigError> },
     #[error(
-        "other users can read the token {SECRET} (uid {uid}, mode {mode:04o}); run chown root and chmod 0400 on its source"
+        "other users can read the token {SECRET} (uid {uid}, mode {mode:04o}); run chown root and chmod 0400 on its source (in a pod: defaultMode: 0400)"
     )]
     ReadableByOthers { uid: u32, mode: u32 },
     #[error(
         "the parent process shows the token in its command line; start without docker run --init, or use the file {SECRET}"
     )]
     VisibleInParent,
-    #[error("{SECRET} cannot be read: {0}")]
+    #[error("cannot read the token {SECRET}: {0}")]
     Secret(#[from] UntrustedPath),
     #[error(
         "cannot save the token in {DIRECTORY}: {0}; start the container as root, with /run writable (--tmpfs /run)"
     )]
     NotSaved(io::Error),
-    #[error("slurminit cannot execute itself without the token: {0}")]
+    #[error("cannot re-execute slurminit with the token removed from its command line and environment: {0}")]
     ExecFailed(io::Error),
 }
 
-/// Saves the token, if there is one. `option`: `--join` on the command line, with or without a value. Does not return if the token
-/// came from the command line or the environment: this process is then executed again.
+/// Saves the token, if there is one. `option`: `--join` on the command line, with or without a value. If the token came from the
+/// command line or the environment, this process re-executes itself without the token, so this function returns only on error.
 pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), TokenRejection> {
     let option = match option {
         Some(None) => return Err(TokenRejection::MissingValue(OPTION)),
         option => option.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
     };
     let variable = std::env::var_os(JOIN).map(|text| text.to_string_lossy().into_owned());
-    // compose turns an unset variable into an empty one.
+    // Compose turns an unset variable into an empty one.
     let variable = variable.filter(|text| !text.trim().is_empty()).map(|text| (JOIN, text));
     let is_exposed = option.is_some() || variable.is_some();
     let secret = secret()?.map(|text| (SECRET, text));
@@ -86,15 +86,15 @@ pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>)
     if is_exposed { Err(TokenRejection::ExecFailed(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }
 
-/// The token in the file, which an orchestrator mounts.
+/// The token in the file that an orchestrator mounts; `None` if the file is missing, empty or untrusted.
 fn secret() -> Result<Option<String>, TokenRejection> {
     let file = match trusted_path::open_file(Path::new("/"), Path::new(SECRET)) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
-        // A file that others can write must not prevent the start of the cluster.
+        // A file that other users can write must not prevent the start of the cluster.
         Err(untrusted) if !matches!(untrusted, UntrustedPath::Io { .. }) => {
             if std::fs::symlink_metadata(SECRET).is_ok() {
-                eprintln!("slurminit: ignoring the token {SECRET}: {untrusted}");
+                eprintln!("slurminit: ignoring the token {SECRET}: {}", untrusted.reason());
             }
             return Ok(None);
         }
@@ -114,7 +114,7 @@ fn read(file: &File) -> io::Result<Option<String>> {
     Ok((!text.trim().is_empty()).then_some(text))
 }
 
-/// Whether an init in front of slurminit keeps the token in its command line.
+/// Whether the parent process, such as an init that started slurminit, has the token in its command line.
 fn is_in_parent_command_line(token: &str) -> bool {
     let command = std::fs::read(format!("/proc/{}/cmdline", parent_id())).unwrap_or_default();
     String::from_utf8_lossy(&command).contains(token.trim())
@@ -136,7 +136,7 @@ fn save(token: &Token) -> io::Result<()> {
 /// Executes this program again without the token. Returns only if that fails.
 fn execute_without_token(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
     let words: Vec<OsString> = std::env::args_os().collect();
-    // If the token came in the variable, such an option belongs to the command.
+    // If the token did not come from the option, a `--join` among the arguments belongs to the container's command and is kept.
     let words = if has_option { without_option(words) } else { words };
     reexecute(words, &[JOIN], inherited)
 }

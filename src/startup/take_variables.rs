@@ -1,7 +1,8 @@
-//! Saves the variables that contain a whole configuration and munge's key when a cluster starts. This comes before all other steps.
+//! Saves the values of two environment variables to files: a complete configuration, and the munge key. slurminit does this before it starts
+//! any other process.
 //!
-//! All daemons inherit PID 1's environment, and both may be secret. So they are saved to files of root, and slurminit executes itself
-//! again without them.
+//! All daemons inherit PID 1's environment, and both values may be secret. So they are saved to root-owned files, and slurminit re-executes
+//! itself without the variables.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -16,31 +17,32 @@ use sys::inherited::{Inherited, reexecute};
 use sys::secret_variables::{JOIN, MUNGE_KEY, TOML};
 use sys::trusted_path;
 
-/// munged's limits on a key (munge 0.5.13 and later).
+/// munged's limits on the length of a key, in bytes (munge 0.5.13 and later).
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 32..=1024;
 
-/// Why a variable cannot be used.
+/// Why the variables cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message states it")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum VariableRejection {
     #[error(transparent)]
     Toml(#[from] ConfigError),
     #[error("{TOML} and --config are two complete configurations; use one of them")]
     TwoConfigurations,
     #[error(
-        "{MUNGE_KEY} has {0} bytes, but munge requires {min} to {max}; create one with `openssl rand -base64 48`",
+        "{MUNGE_KEY} has {0} bytes, but munge requires {min} to {max}; create a key with `openssl rand -base64 48`",
         min = KEY_LENGTH.start(), max = KEY_LENGTH.end()
     )]
     Key(usize),
     #[error(
-        "cannot save {TOML} and {MUNGE_KEY} in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
+        "cannot update the files for {TOML} and {MUNGE_KEY} in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
     )]
     NotSaved(io::Error),
-    #[error("slurminit cannot execute itself without {TOML} and {MUNGE_KEY}: {0}")]
+    #[error("cannot re-execute slurminit with {TOML} and {MUNGE_KEY} removed from its environment: {0}")]
     ExecFailed(io::Error),
 }
 
-/// Saves the variables, if set. Does not return then: this process is executed again. `config_file`: the file named on the command line.
+/// Saves the variables; does nothing for users other than root. If one is set, returns only on error, because this process re-executes itself
+/// without them. If none is set, removes the configuration that an earlier start saved. `config_file`: the file named on the command line.
 pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>) -> Result<(), VariableRejection> {
     // Only root can start a cluster, and only root can save the files.
     if !nix::unistd::geteuid().is_root() {
@@ -52,7 +54,7 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     check(config_file, toml.as_deref(), key)?;
     let root = Path::new("/");
     if toml.is_none() && key.is_none() {
-        // An earlier start may have saved a configuration.
+        // If SLURMINIT_TOML was set, `config_file` is the saved file after the re-execution. Any other saved file is from an earlier start.
         let is_saved = config_file == Some(&saved_toml());
         return if is_saved { Ok(()) } else { save(root, TOML_FILE, None).map_err(VariableRejection::NotSaved) };
     }
@@ -82,12 +84,12 @@ pub fn saved_toml() -> PathBuf {
     Path::new(DIRECTORY).join(TOML_FILE)
 }
 
-/// Replaces the saved file.
+/// Replaces the saved file; without `bytes`, removes it.
 fn save(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     let directory = match bytes {
         None => match trusted_path::open(root, Path::new(DIRECTORY)) {
             Ok(directory) => directory,
-            // If the directory is missing, nothing was saved. If others can write to it, it is left alone.
+            // If the directory is missing, nothing was saved. If its path is untrusted, it is left unchanged.
             Err(_) => return Ok(()),
         },
         Some(_) => {
@@ -104,9 +106,9 @@ fn save(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     }
 }
 
-/// Executes this program again without the key, if a verb that does not start a cluster was given one: `docker exec` and health checks
-/// pass on the container's environment. Otherwise root's jobs could read the key in /proc: in the environment of this process while it
-/// waits, and in that of each child until the child's own exec.
+/// Executes this program again without the variables of the munge key and the join token, if one is set. Called by verbs that do not start
+/// a cluster, because `docker exec` and health checks pass on the container's environment. Root's jobs could otherwise read the secrets in
+/// /proc: in the environment of this process while it waits, and in that of each child until the child's own exec.
 pub fn drop_keys() {
     if [MUNGE_KEY, JOIN].iter().any(|name| std::env::var_os(name).is_some()) {
         let mut words = std::env::args_os();
@@ -124,7 +126,7 @@ fn execute_without_variables(has_toml: bool, inherited: Option<&Inherited>) -> i
     reexecute(words, &[TOML, MUNGE_KEY], inherited)
 }
 
-/// Adds the option after the program and the verb, if there is one.
+/// Adds `--config FILE` after the program and, if there is one, the verb.
 fn with_config(mut words: Vec<OsString>, file: &OsStr) -> Vec<OsString> {
     let has_verb = words.get(1).is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-"));
     let position = words.len().min(1 + usize::from(has_verb));
@@ -181,7 +183,7 @@ mod tests {
         assert!(
             VariableRejection::ExecFailed(io::ErrorKind::NotFound.into())
                 .to_string()
-                .contains("cannot execute itself without SLURMINIT_TOML")
+                .contains("cannot re-execute slurminit with SLURMINIT_TOML")
         );
     }
 

@@ -1,7 +1,7 @@
-//! The test job: runs `true` as a job of root on this node, if one of Slurm's files is the user's own.
+//! The test job: runs `true` as root's job on this node. It is needed if the user provides one of Slurm's files.
 //!
-//! Slurm reads programs and plugins that only jobs use at the first job. A Prolog that fails then drains the node, and a TaskProlog or an
-//! MPI plugin that is missing fails each job. So one job shows that jobs run, before the container is ready.
+//! Slurm loads the programs and plugins of jobs only when the first job runs. A failing Prolog then drains the node, and every job fails if
+//! a TaskProlog or an MPI plugin is missing. So a test job must show that jobs can run before the container is ready.
 //!
 //! The job must not delay or preempt another one: it runs only on an idle node, at once or not at all. A node on which it fails is
 //! drained, so that waiting jobs keep waiting; the next start resumes the node and tests again.
@@ -23,24 +23,24 @@ use sys::tool::answer::Answer;
 
 /// The memory of the job, in MiB: enough for a TaskProlog in Python. On a node with less, the job requests all of the node's memory.
 const MEMORY_MIB: u64 = 256;
-/// The client for the commands that follow the job, each with its own timeout.
+/// The client for all commands except srun. The timeout applies to each command.
 const CLEANUP: Client = Client::with_timeout(Duration::from_secs(5));
 /// The pause between two queries of the node while its Epilog runs; Slurm sends no event when it ends.
 const EPILOG_POLL: Duration = Duration::from_millis(20);
-/// The length of the symptom in the node's reason, in characters.
+/// The maximum length of srun's error text in an outcome, in characters.
 const MAX_SYMPTOM_LENGTH: usize = 200;
 
 /// The outcome of the test job.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Ran,
-    /// Slurm did not start the job: the rules of an account or a partition forbid it, or no resources are free.
+    /// No job was started, for this reason. For example, a rule of an account or a partition forbids it, or the node is not idle.
     NotTried(String),
-    /// The job started and failed, or Slurm drained the node because of it.
+    /// The job failed or did not end in time, or Slurm drained the node because of it, with this symptom.
     Failed(String),
 }
 
-/// Runs the job with this time limit, logs the result, and drains the node if the job failed.
+/// Runs the job with this time limit, logs the result, and drains the node if the job failed. Returns this program's exit code.
 ///
 /// # Errors
 /// The node cannot be drained.
@@ -111,7 +111,7 @@ struct Place {
 }
 
 impl Place {
-    /// A line of sinfo: `debug*|up|8000|idle Unknown|none`.
+    /// Parses a line of sinfo: `debug*|up|8000|idle Unknown|none`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(4, '|');
         let (name, state, memory, report) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -125,7 +125,7 @@ impl Place {
         })
     }
 
-    /// The default partition, or else the first one that is up. The error is the reason why no job may start now.
+    /// The default partition if it is up, or else the first partition that is up. The error is the reason why no job may start now.
     fn choose(output: &str) -> Result<Self, String> {
         let places: Vec<Self> = output.lines().filter_map(Self::parse).collect();
         if let Some(busy) = places.iter().find(|place| place.report.state != "idle" || !place.report.responding) {
@@ -142,7 +142,7 @@ impl Place {
             format!("--nodelist={node}"),
             format!("--partition={}", self.partition),
             format!("--mem={}", self.memory_mib.min(MEMORY_MIB)),
-            // At least a minute longer than the time limit of this process.
+            // Slurm's time limit, in minutes, is at least one minute longer than that of this process.
             format!("--time={}", limit.as_secs() / 60 + 2),
             "true".to_owned(),
         ];
@@ -150,13 +150,13 @@ impl Place {
     }
 }
 
-/// srun's messages if it gets no allocation (24.11 to 26.05, `allocate.c`).
+/// srun's error messages if it receives no allocation (24.11 to 26.05, `allocate.c`).
 const NOT_ALLOCATED: [&str; 2] = ["Unable to allocate resources: ", "Job submit/allocate failed: "];
 
 fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
     let (succeeded, stderr) = match answer {
         Answer::Ended { succeeded, stderr, .. } => (*succeeded, stderr.as_str()),
-        Answer::Missing => return Outcome::NotTried("srun is not installed here".to_owned()),
+        Answer::Missing => return Outcome::NotTried("srun is not installed or not executable".to_owned()),
         Answer::Silent => return Outcome::NotTried("srun timed out".to_owned()),
     };
     // Parses `srun: error: text` and `slurmstepd-box: error: text`.
@@ -164,7 +164,7 @@ fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
     if errors.iter().any(|line| NOT_ALLOCATED.iter().any(|text| line.contains(text))) {
         return Outcome::NotTried(printable::short(&errors.join("; "), MAX_SYMPTOM_LENGTH));
     }
-    // A reason set by root comes from an administrator.
+    // slurmctld drains the node as SlurmUser if the job failed. A reason that root set usually comes from an administrator.
     let drained = reports.iter().find(|report| report.state.starts_with("drain") && !report.is_roots);
     match (drained, succeeded) {
         (Some(report), _) => Outcome::Failed(report.reason.clone()),
@@ -176,8 +176,8 @@ fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
     }
 }
 
-const SCRIPT: &str = "it cannot be executed (does its interpreter exist?), or it exits with a code other than 0";
-const HANGS: &str = "it, or a program that it runs, may hang";
+const SCRIPT: &str = "the script cannot be executed (does its interpreter exist?), or exits with a code other than 0";
+const HANGS: &str = "the script, or a program that it runs, may hang";
 const NOT_ENDED: &str = "the job did not end within";
 
 /// Part of a symptom, the key of slurm.conf that it refers to, and the cause.
@@ -190,12 +190,12 @@ const CAUSES: [(&str, &str, &str); 9] = [
     // slurmstepd's line about the TaskProlog may be lost: srun reports the exit on another connection.
     ("task 0: Exited with exit code", "TaskProlog", SCRIPT),
     ("rolog", "Prolog", SCRIPT),
-    // slurmctld has cancelled the job.
+    // Reported by srun after slurmctld has cancelled the job.
     ("still not ready", "PrologSlurmctld", SCRIPT),
     ("mpi", "MpiDefault", "Slurm cannot load this plugin"),
 ];
 
-/// The finding, with the line of the user's file if the symptom names a key.
+/// The finding about a failed test job. It names the place in the user's file or configuration if the symptom can be attributed to a setting.
 fn explain(config_file: Option<&Path>, root: &Path, node: &str, symptom: &str) -> Finding {
     let config = load_config::load(config_file).unwrap_or_default();
     let files = install::find_user_files(&config.paths, root).unwrap_or_default();
@@ -207,12 +207,15 @@ fn explain(config_file: Option<&Path>, root: &Path, node: &str, symptom: &str) -
     let value = known.as_ref().and_then(|(_, key, _)| Some(format!(" ({key}={})", own.last_value(key)?)));
     let cause = known
         .as_ref()
-        .map_or("a setting of your own Slurm files, or a program or plugin that it names", |(.., cause)| cause);
+        .map_or("a setting in your own Slurm files, or a program or plugin that it names", |(.., cause)| cause);
     let blamed = || plan::blame(&config, &[], &own, &[symptom]).map(|blame| blame.culprit);
     let culprit = known.as_ref().map(|(culprit, ..)| culprit.clone()).or_else(blamed);
     let symptom = format!("jobs cannot run: {symptom}{}", value.unwrap_or_default());
     let (what, _) = locate_fault(config_file, culprit.as_ref(), &symptom);
-    let fix = format!("correct it (`slurminit logs slurmd` has more), then: slurminit resume {node}");
+    let fix = format!(
+        "see `slurminit logs slurmd` (for PrologSlurmctld: `slurminit logs slurmctld`); correct the setting and run \
+         `slurminit reload`, or correct the program and run `slurminit resume {node}`"
+    );
     Finding::error(Kind::OwnFiles, what, cause, fix)
 }
 
@@ -250,6 +253,7 @@ mod tests {
         assert_eq!(outcome("", "drained root|fan broken"), Outcome::Ran);
         let task = "slurmstepd-box: error: TaskProlog failed status=127\nsrun: error: box: task 0: Exited with exit code 127\n";
         assert_eq!(outcome(task, "idle Unknown|none"), failed("TaskProlog failed status=127"));
+        assert_eq!(outcome("\nsrun: lost contact\n", "idle Unknown|none"), failed("srun: lost contact"));
         let mpi = "srun: error: Couldn't find the specified plugin name for mpi/x looking at all files\nsrun: error: cannot find mpi plugin\n";
         let Outcome::Failed(symptom) = outcome(mpi, "idle Unknown|none") else { panic!("it did not fail") };
         assert!(symptom.starts_with("Couldn't find"), "{symptom}");
@@ -290,6 +294,6 @@ mod tests {
         assert!(explain(None, root.path(), "box", "cgroup: no such file").what.contains("jobs cannot run: cgroup"));
         std::fs::write(root.path().join("config/slurm.conf"), "# USER_CUSTOMIZED=true\n").unwrap();
         let finding = explain(None, root.path(), "box", "box: task 0: Exited with exit code 1");
-        assert!(finding.cause.starts_with("a setting of your own Slurm files"), "{finding}");
+        assert!(finding.cause.starts_with("a setting in your own Slurm files"), "{finding}");
     }
 }

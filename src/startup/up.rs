@@ -1,6 +1,6 @@
-//! Starts a cluster in a container with another PID 1: `slurminit run` without terminal and pipes, with its log in a file.
+//! Starts a cluster in a container with another PID 1: `slurminit run` without a terminal or pipes, with its log in a file.
 //!
-//! For `docker exec`, which waits until its pipes are closed, and whose end may kill a shell's background process.
+//! This is for `docker exec`, which waits until its pipes are closed, and which may kill a shell's background processes when it ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,9 +26,9 @@ use sys::trusted_path;
 pub const LOG: &str = "/var/log/slurminit.log";
 const LOG_DIRECTORY: &str = "/var/log";
 const LOG_NAME: &str = "slurminit.log";
-/// Maximum number of last lines to show.
+/// Maximum number of lines to show from the end of the log.
 const MAX_LINES: usize = 20;
-/// The maximum number of bytes at the end of the log to read for these lines.
+/// Maximum number of bytes to read from the end of the log for these lines.
 const TAIL_BYTES: u64 = 16 << 10;
 /// How much longer than its own deadline a stop may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -38,9 +38,10 @@ const MARGIN: Duration = Duration::from_secs(10);
 pub enum Outcome {
     /// Jobs can run.
     Ready(Box<Status>),
-    /// slurminit has exited with this code.
+    /// slurminit has ended with this exit code, which is 128+n after signal n.
     Ended(u8),
-    /// The cluster was not ready in time, for this reason, and was stopped.
+    /// The cluster was not ready in time, or slurminit exited just after the cluster was ready. Contains the reason, and whether a late cluster
+    /// was stopped.
     Late(String),
 }
 
@@ -49,14 +50,15 @@ enum StartEvent {
     Ended(std::io::Result<ExitStatus>),
 }
 
-/// Starts `slurminit run` with these arguments, and waits at most `limit` until the cluster of this run directory is ready; `stop` is
-/// the timeout of its stop.
+/// Starts `slurminit run` with these arguments, and waits at most `limit` until the cluster of this run directory is ready. `stop`: the
+/// timeout for stopping the cluster.
 ///
 /// # Errors
-/// It cannot be started.
+/// slurminit cannot be started or waited for, or its log cannot be created.
 pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Duration) -> anyhow::Result<Outcome> {
-    let log =
-        new_log().with_context(|| format!("cannot write {LOG}; run this as root, with {LOG_DIRECTORY} writable"))?;
+    let log = new_log().with_context(|| {
+        format!("cannot write {LOG}; run `slurminit up` as root, with {LOG_DIRECTORY} writable by root only")
+    })?;
     // The directory must exist to be watched. If this fails, slurminit itself reports the reason.
     let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
     let child = spawn(arguments, log).context("cannot start `slurminit run`")?;
@@ -66,15 +68,19 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
     Ok(match receiver.recv()? {
         StartEvent::Ready(true, _) => match status::of_running_slurminit(directory) {
             Some(status) => Outcome::Ready(Box::new(status)),
-            None => Outcome::Late("slurminit has exited".to_owned()),
+            None => Outcome::Late("slurminit exited just after the cluster was ready".to_owned()),
         },
         StartEvent::Ended(status) => Outcome::Ended(exit_code::of(status?)),
         StartEvent::Ready(false, why) => {
             if let Some(handle) = &handle {
                 pidfd_send_signal(handle, libc::SIGTERM);
             }
-            let _ = receiver.recv_timeout(stop + MARGIN);
-            Outcome::Late(why)
+            let end = match receiver.recv_timeout(stop + MARGIN) {
+                Ok(_) => "so the cluster was stopped",
+                Err(_) => "and the cluster is still running; run `slurminit stop`",
+            };
+            let (seconds, why) = (limit.as_secs_f64(), model::printable::line(&why));
+            Outcome::Late(format!("not ready within {seconds} s ({why}), {end}"))
         }
     })
 }
@@ -86,11 +92,12 @@ fn spawn(arguments: &[OsString], log: File) -> std::io::Result<Child> {
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }
 
-/// Reports the child's end and the cluster's readiness, each from its own thread; both end with this process.
+/// Reports the child's end and the cluster's readiness, each from its own thread. The threads are not joined: they end with this process at
+/// the latest.
 #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
 fn watch(mut child: Child, directory: PathBuf, limit: Duration, sender: mpsc::Sender<StartEvent>) {
     let end_sender = sender.clone();
-    // A closed channel means that the receiver has ended.
+    // Sending fails only if the receiver no longer exists.
     std::thread::spawn(move || end_sender.send(StartEvent::Ended(child.wait())));
     std::thread::spawn(move || {
         let (ready, why) = health::check_readiness(&directory, Readiness { wait: limit, ..Readiness::default() });
@@ -103,7 +110,7 @@ fn new_log() -> std::io::Result<File> {
     let directory = trusted_path::open(Path::new("/"), Path::new(LOG_DIRECTORY))?;
     directory.require_ours()?;
     let create = || directory.remove(LOG_NAME).and_then(|()| directory.create(LOG_NAME, 0o600));
-    // A concurrent `slurminit up` may create the file in between.
+    // A concurrent `slurminit up` may create the file between the removal and the creation.
     (0..9).find_map(|_| create().ok()).map_or_else(create, Ok)
 }
 
@@ -122,8 +129,8 @@ pub fn last_lines() -> Vec<String> {
     lines[lines.len().saturating_sub(MAX_LINES)..].to_vec()
 }
 
-/// Waits until a slurminit that runs beside another PID 1 has ended, at most for the timeout of its stop. Returns whether it has
-/// ended.
+/// Waits until a slurminit that is not PID 1 has ended, and returns whether it has. Waits at most for `stop`, the timeout for stopping the
+/// cluster, plus a margin.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
     let Some(handle) = Handle::of(status.process.pid, status.process.start_ticks) else { return true };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
@@ -134,7 +141,7 @@ pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
     !status::is_process_alive(status)
 }
 
-/// Leaves the session, directory and file descriptors of the parent process; the standard streams are set already.
+/// Detaches this process from the parent's session, working directory and file descriptors. The standard streams are already redirected.
 pub fn detach() {
     // setsid fails only for a session leader.
     let _ = nix::unistd::setsid();

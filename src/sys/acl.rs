@@ -1,4 +1,4 @@
-//! POSIX access control lists, in the form in which the kernel keeps them in extended attributes.
+//! POSIX access control lists, in the kernel's format for extended attributes.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -21,14 +21,15 @@ pub const OWNER: u16 = 1;
 pub const USER: u16 = 2;
 /// Tag of the entry for the file's group.
 pub const GROUP: u16 = 4;
-/// Tag of the mask: the maximum rights of the listed users, the group and the listed groups. It replaces the mode's group bits.
+/// Tag of the mask: the maximum rights of the listed users, the group and the listed groups. If a list has a mask, the mode's group bits are
+/// the mask.
 pub const MASK: u16 = 0x10;
 /// Tag of the entry for all others.
 pub const OTHER: u16 = 0x20;
 /// The ID in an entry that refers to no specific user or group.
 pub const NO_ID: u32 = u32::MAX;
 
-/// Encodes a list of entries: tag, permission (as in a mode, 0 to 7) and ID. They must be in the kernel's order.
+/// Encodes a list of entries: tag, permission (as in a mode, 0 to 7) and ID. The entries must be in the kernel's order.
 pub fn encode(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let entry = |(tag, permission, id): &(u16, u16, u32)| {
         [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -44,7 +45,7 @@ pub fn decode(list: &[u8]) -> impl Iterator<Item = (u16, u16, u32)> {
     })
 }
 
-/// Makes the kernel deny access to everything that is created in the directory to all users but its owner. A later chmod(2) by the
+/// Makes the kernel deny all users but the creator access to everything that is created in the directory. A later chmod(2) by the
 /// creator grants access only through the bits for others, not through those for the group. Returns whether the file system supports
 /// access control lists.
 ///
@@ -58,7 +59,7 @@ pub fn close_new_entries(directory: &impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether the access list of an open file grants access to its owner and to no other user.
+/// Whether an open file has an access list that grants access to no user but the owner.
 ///
 /// # Errors
 /// The system call fails.

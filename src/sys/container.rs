@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::proc;
 
-/// The inode of the host's cgroup namespace (`PROC_CGROUP_INIT_INO`, `linux/proc_ns.h`).
+/// The name of the host's cgroup namespace. Its inode is fixed (`PROC_CGROUP_INIT_INO`, `linux/proc_ns.h`).
 const HOST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// This container, identified by the cgroups of this process.
@@ -30,7 +30,7 @@ impl Container {
     }
 
     /// The PID of the container's first process, which the engine started: PID 1, or in a shared PID namespace the topmost ancestor of this
-    /// process that belongs to the container.
+    /// process that belongs to the container (this process itself if no ancestor does).
     pub fn first_process(&self) -> i32 {
         if self.has_process(1) {
             return 1;

@@ -18,15 +18,17 @@ pub const MAX_SIGNAL: i32 = 64;
 /// The signals that glibc reserves. It refuses a handler for them.
 pub const GLIBC_SIGNALS: [i32; 2] = [32, 33];
 
-/// The umask of slurminit and of everything that it starts, except the container's command: users must reach its directories.
+/// The umask of slurminit and of all processes that it starts, except the container's command: users must be able to enter the directories
+/// that slurminit creates.
 pub const UMASK: Mode = Mode::from_bits_truncate(0o022);
 
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
-/// The mask at the start of the program, and whether the constructor has replaced it.
+/// The signal mask at the start of the program, if the constructor has replaced it.
 static MASK_AT_START: AtomicU64 = AtomicU64::new(0);
+/// Whether the constructor has blocked all signals.
 static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 
-/// Rust's runtime ignores SIGPIPE before `main`. Only a constructor can read the disposition before that.
+/// Rust's runtime ignores SIGPIPE before `main`, so only a constructor can read the original disposition.
 ///
 /// The kernel drops a signal that PID 1 neither handles nor blocks, and queues a blocked one. So as PID 1 the constructor blocks all
 /// signals, and they stay blocked, through every exec, until PID 1 has its handlers. Any other process stays interruptible.
@@ -38,17 +40,18 @@ pub(crate) extern "C" fn before_main() {
     }
 }
 
-/// The signal mask, the ignored signals and the umask at the start of slurminit. Its children get them back.
+/// The signal mask, the ignored signals and the umask at the start of slurminit. PID 1 restores the mask and the ignored signals in its
+/// children, and the umask only in the container's command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inherited {
-    /// The blocked signals: bit n-1 stands for signal n.
+    /// The blocked signals: bit n-1 represents signal n.
     mask: u64,
     ignored: Vec<i32>,
     umask: u32,
 }
 
 impl Inherited {
-    /// Records the current state, blocks all signals until PID 1 has its handlers, and sets [`UMASK`].
+    /// Records the state at the start of this program, blocks all signals and sets [`UMASK`].
     pub fn capture() -> Self {
         let ignored = (1..=MAX_SIGNAL)
             .filter(|signal| match *signal {
@@ -74,7 +77,7 @@ impl Inherited {
     }
 }
 
-/// Restores the signal mask of the program's start, if the constructor has blocked all signals. A verb that supervises nothing calls this.
+/// Restores the signal mask of the program's start, if the constructor has blocked all signals. Called in every case except `slurminit run`.
 pub fn unblock() {
     if IS_BLOCKED.swap(false, Ordering::Relaxed) {
         set_mask(MASK_AT_START.load(Ordering::Relaxed));
@@ -113,8 +116,8 @@ pub fn become_program(file: &Path, words: &[OsString], env: &[(OsString, OsStrin
 /// The option that carries [`Inherited`] when `slurminit run` re-executes itself.
 const OPTION: &str = "--inherited";
 
-/// Re-executes this program with these arguments and without these variables. Returns only on failure. `inherited`: the signal state of
-/// `slurminit run`, whose blocked signals stay blocked.
+/// Re-executes this program with these arguments and without these variables. Returns only on failure. `inherited`: the recorded state, only
+/// for `slurminit run`, whose blocked signals stay blocked.
 pub fn reexecute(words: Vec<OsString>, removed: &[&str], inherited: Option<&Inherited>) -> io::Error {
     let env: Vec<_> = std::env::vars_os().filter(|(name, _)| !removed.iter().any(|other| name == other)).collect();
     match (with_inherited(words, inherited), std::env::current_exe()) {
@@ -129,7 +132,10 @@ fn with_inherited(mut words: Vec<OsString>, inherited: Option<&Inherited>) -> io
     if let Some(at) = words.iter().take_while(|word| *word != "--").position(|word| word == OPTION) {
         words.drain(at..words.len().min(at + 2));
     }
-    let after_verb = words.len().min(2);
+    // `--config FILE` is also allowed before the verb.
+    let is_value = |at: usize| at > 1 && words.get(at - 1).is_some_and(|word| word == "--config");
+    let is_verb = |(at, word): (usize, &OsString)| at > 0 && !word.as_bytes().starts_with(b"-") && !is_value(at);
+    let after_verb = words.iter().enumerate().position(is_verb).map_or(words.len(), |at| at + 1);
     words.splice(after_verb..after_verb, [OPTION.into(), serde_json::to_string(inherited)?.into()]);
     Ok(words)
 }
@@ -149,6 +155,9 @@ mod tests {
         let config = [&first[..2], &words(&["--config", "f"]), &first[2..]].concat();
         let second = with_inherited(config, Some(&inherited)).unwrap();
         assert_eq!(second, words(&["slurminit", "run", OPTION, &text, "--config", "f", "--", "--inherited", "x"]));
+        let before_verb = words(&["slurminit", "--config", "f", "run", "--", "sh"]);
+        let third = with_inherited(before_verb, Some(&inherited)).unwrap();
+        assert_eq!(third, words(&["slurminit", "--config", "f", "run", OPTION, &text, "--", "sh"]));
         assert_eq!(with_inherited(words(&["slurminit", "up"]), None).unwrap(), words(&["slurminit", "up"]));
     }
 

@@ -1,4 +1,4 @@
-//! What `slurminit run` passes to PID 1: a memory file, whose descriptor is on the command line.
+//! The data that `slurminit run` passes to PID 1 in a memory file (memfd_create(2)). The file's descriptor number is on the command line.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -14,15 +14,15 @@ use model::task::Task;
 pub const PROGRAM: &str = "slurminit-init";
 /// The search path for Slurm's and the system's programs.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The option that takes the descriptor. `--` and the command follow it.
+/// The option that takes the descriptor number. `--` and the command follow it.
 pub const TASK_OPTION: &str = "--task";
 
 /// The content of the memory file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct InitTask {
-    /// The container's task.
+    /// The task of PID 1.
     pub task: Task,
-    /// The signal state to restore in children. All signals are blocked during the exec.
+    /// The signal state to restore in children, and the umask to restore in the container's command. All signals are blocked during the exec.
     pub inherited: Inherited,
     /// The descriptors that hold the locks of the run directory and of the state directories.
     pub locks: Vec<RawFd>,
@@ -47,7 +47,10 @@ impl InitTask {
     pub fn read(mut file: File) -> io::Result<Self> {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        serde_json::from_str(&text)
-            .map_err(|error| io::Error::other(format!("slurminit and {PROGRAM} have different versions: {error}")))
+        serde_json::from_str(&text).map_err(|error| {
+            io::Error::other(format!(
+                "cannot parse the task: {error}; install the same version of slurminit and {PROGRAM}"
+            ))
+        })
     }
 }

@@ -1,9 +1,9 @@
-//! Finds processes that a job leaves behind where no cgroup contains its processes.
+//! Finds and ends the processes that a job leaves behind on a node where no cgroup contains the job's processes.
 //!
 //! The modules `ending` and `look` do IO; the rest is pure. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
-//! called setsid() and outlived its parent becomes a child of slurminit, where Slurm no longer finds it. To tell it from
-//! the same user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that they cannot
-//! remove: docs/decisions/mark-job-processes-with-a-resource-limit.md.
+//! called setsid() and outlived its parent becomes a child of slurminit, where Slurm no longer finds it. To distinguish it from the same
+//! user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that only root can remove:
+//! docs/decisions/mark-job-processes-with-a-resource-limit.md.
 
 mod ending;
 pub mod look;
@@ -21,16 +21,16 @@ pub struct Job {
     pub id: u32,
     /// The user ID.
     pub uid: u32,
-    /// The device files of the job's GPUs that no other job can have used.
+    /// The device files of the job's GPUs, except files that several GPUs share: another job may use them.
     pub devices: BTreeSet<String>,
 }
 
-/// Evidence about a process's job. A user can forge it.
+/// Evidence of the job to which a process belongs. A user can forge it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// `SLURM_JOB_ID` in the process's initial environment.
     pub job: Option<u32>,
-    /// Whether its environment is that of slurmd's prolog or epilog.
+    /// Whether the process has the environment of slurmd's prolog or epilog.
     pub is_script: bool,
     /// The GPU device files that the process has open.
     pub devices: Vec<String>,
@@ -45,7 +45,7 @@ impl Processes {
     }
 
     /// Whether the job's user has no other processes here than `leftovers`, so that a signal to all of the user's
-    /// processes hits nothing else.
+    /// processes hits nothing else. `false` for root.
     pub fn user_has_only(&self, job: &Job, leftovers: &BTreeSet<i32>) -> bool {
         job.uid != 0
             && self.iter().filter(|process| process.uid == job.uid).all(|process| leftovers.contains(&process.pid))
@@ -61,7 +61,7 @@ impl Processes {
         })
     }
 
-    /// Whether the process belongs to Slurm: its own processes, their descendants, and an operator's script that
+    /// Whether this is one of Slurm's processes, a descendant of one, or an ancestor of one, such as an operator's script that
     /// started slurmd.
     fn belongs_to_slurm(&self, process: &Process) -> bool {
         let is_slurm = |process: &Process| process.role != Role::Other;
@@ -75,20 +75,20 @@ impl Processes {
     }
 }
 
-/// The owner of a suspect, by its own evidence.
+/// The job to which a suspect belongs, judged by the suspect's own evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SuspectOwner {
     /// The ended job.
     EndedJob,
-    /// A job that has a step here, and will clean up when it ends.
+    /// Another job, which still runs here (its leftovers are searched for when it ends), or a prolog or epilog.
     RunningJob,
-    /// The ended job, unless a related process proves otherwise: the process holds one of the job's GPUs.
+    /// Probably the ended job, because the process has one of the job's GPUs open. A related process may prove otherwise.
     LikelyEndedJob,
-    /// The environment cannot be read, or names a job without a step here.
+    /// No evidence: the environment cannot be read, names no job, or names a job without a step here.
     Unknown,
 }
 
-/// The suspects that the ended job left behind. `known` are those that an earlier pass found.
+/// The suspects that the ended job left behind. `known`: the leftovers that earlier scans found.
 pub fn leftovers(
     all: &Processes,
     job: &Job,
@@ -99,7 +99,7 @@ pub fn leftovers(
     let owner = |pid: i32| suspect_owner(job, &running, evidence.get(&pid));
     let owners: BTreeMap<i32, SuspectOwner> =
         suspects.iter().map(|process| (process.pid, owner(process.pid))).collect();
-    // If the user has no other job on the node, every suspect must belong to the ended job.
+    // If the user has no other job in this container, every suspect must belong to the ended job.
     let is_alone = !all.has_other_steps(job);
     let is_of_ended_job = |pid: i32| owners.get(&pid) == Some(&SuspectOwner::EndedJob) || known.contains(&pid);
     let is_of_running_job = |pid: i32| owners.get(&pid) == Some(&SuspectOwner::RunningJob);
@@ -123,8 +123,8 @@ pub fn leftovers(
 
 fn suspect_owner(job: &Job, running: &BTreeSet<u32>, evidence: Option<&Evidence>) -> SuspectOwner {
     match evidence {
-        // Prologs and epilogs of other jobs and simulated nodes start and end during the scan, and their parent may be gone by then.
-        // Only root runs such processes.
+        // A prolog or epilog of another job or simulated node may start or end during the scan, and its parent may already have ended. Such
+        // scripts always run as root.
         Some(evidence) if evidence.is_script && job.uid == 0 => SuspectOwner::RunningJob,
         Some(evidence) if evidence.job == Some(job.id) => SuspectOwner::EndedJob,
         Some(evidence) if evidence.job.is_some_and(|other| running.contains(&other)) => SuspectOwner::RunningJob,
@@ -135,8 +135,8 @@ fn suspect_owner(job: &Job, running: &BTreeSet<u32>, evidence: Option<&Evidence>
     }
 }
 
-/// Whether this is the path of the device file of one GPU. All NVIDIA jobs share `nvidiactl` and `nvidia-uvm`, all AMD
-/// jobs `kfd`.
+/// Whether this is the path of a device file that shows the use of a GPU. This includes `/dev/kfd` and `/dev/dxg`, although all GPUs share
+/// them, but not NVIDIA's `nvidiactl` and `nvidia-uvm`.
 pub fn is_gpu_device_file(path: &str) -> bool {
     let numbered = |prefix: &str| {
         let rest = path.strip_prefix(prefix);

@@ -1,5 +1,5 @@
-//! Allows only one slurminit per run directory. A second one (`docker exec CONTAINER slurminit run`) would take over
-//! the sockets and files of the first.
+//! Allows only one slurminit per run directory. A second one (`docker exec CONTAINER slurminit run`) would replace the sockets and files of
+//! the first.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -22,7 +22,7 @@ const MAX_LENGTH: u64 = 20;
 #[derive(Debug, Default)]
 pub struct Lock {
     file: Option<Flock<File>>,
-    /// Repairs made to the parents of the run directory.
+    /// Repairs made to the run directory and its parents.
     pub repaired: Vec<RepairedPath>,
 }
 
@@ -36,7 +36,7 @@ pub struct AlreadyRunning {
 }
 
 impl Lock {
-    /// Takes the lock. If that is impossible (a run directory that is not writable or belongs to another user), the
+    /// Takes the lock. If the lock file cannot be opened or locked, the result holds no lock. If the run directory is not usable, the
     /// preparation reports why the cluster cannot start.
     pub fn take(run: &Path) -> Result<Self, AlreadyRunning> {
         let mut repaired = Vec::new();
@@ -72,7 +72,8 @@ fn write_pid(mut file: Flock<File>) -> Option<Flock<File>> {
 fn read_pid(file: &File) -> String {
     let mut text = String::new();
     let _ = file.take(MAX_LENGTH).read_to_string(&mut text);
-    text.trim().to_owned()
+    // The holder writes its PID after it has taken the lock, and cannot write it to a full disk.
+    if text.trim().is_empty() { "unknown".to_owned() } else { text.trim().to_owned() }
 }
 
 /// The PID of a slurminit that uses this run directory and did not start this process.
@@ -101,6 +102,8 @@ mod tests {
         assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), Some(own));
         fs::write(run.join(FILE), parent_id().to_string()).unwrap();
         assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None, "the parent is the holder");
+        fs::write(run.join(FILE), "").unwrap();
+        assert_eq!(Lock::take(&run).unwrap_err().pid, "unknown");
         drop(first);
         assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None);
         Lock::take(&run).unwrap();

@@ -33,19 +33,19 @@ impl SearchTarget {
 pub struct Owners {
     /// Processes that have one of them open.
     pub proven: Vec<Process>,
-    /// Processes that may have one of them open: see `Evidence::Hidden`.
+    /// Processes that may have one of them open: see `Evidence::Hidden` and [`find`].
     pub hidden: Vec<Process>,
 }
 
 /// Whether the descriptors of a process include a searched socket or file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// One is open.
+    /// A searched socket or file is open.
     Proven,
-    /// The descriptors cannot be read: the process has other rights than its user, or protects itself (prctl(2),
-    /// `PR_SET_DUMPABLE`). Or one of the descriptors can hold files that have no descriptor.
+    /// The descriptors cannot be read: the process has other privileges than its user, or is not dumpable (prctl(2), `PR_SET_DUMPABLE`). Or
+    /// one of the descriptors can hold files that have no descriptor of their own.
     Hidden,
-    /// None is open.
+    /// No searched socket or file is open.
     Nothing,
 }
 
@@ -68,8 +68,8 @@ pub fn find(mut processes: Vec<Process>, target: &SearchTarget) -> Owners {
     owners
 }
 
-/// Each thread can have descriptors of its own (clone(2) without `CLONE_FILES`), and the first one, whose descriptors `/proc/PID/fd`
-/// shows, may have ended.
+/// Checks the descriptors of all threads: each thread can have its own (clone(2) without `CLONE_FILES`), and the first one, whose
+/// descriptors `/proc/PID/fd` shows, may have ended.
 fn evidence(pid: i32, target: &SearchTarget) -> Evidence {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut found = match target {
@@ -100,24 +100,31 @@ fn evidence_of_maps(pid: i32, target: &SearchTarget) -> Evidence {
             true => Evidence::Proven,
             false => Evidence::Nothing,
         },
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Evidence::Hidden,
-        Err(_) => Evidence::Nothing,
+        Err(error) => evidence_of_error(&error),
+    }
+}
+
+/// A process that denies access may have the target open. Other errors mean that the process has ended or has closed the descriptor.
+fn evidence_of_error(error: &std::io::Error) -> Evidence {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Evidence::Hidden,
+        _ => Evidence::Nothing,
     }
 }
 
 fn evidence_of_thread(thread: &Path, target: &SearchTarget) -> Evidence {
-    let is_denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let descriptors = match fs::read_dir(thread.join("fd")) {
         Ok(descriptors) => descriptors,
-        Err(error) if is_denied(&error) => return Evidence::Hidden,
-        Err(_) => return Evidence::Nothing,
+        Err(error) => return evidence_of_error(&error),
     };
     let mut found = Evidence::Nothing;
     for descriptor in descriptors.flatten() {
         let link = match fs::read_link(descriptor.path()) {
             Ok(link) => link,
-            Err(error) if is_denied(&error) => return Evidence::Hidden,
-            Err(_) => continue,
+            Err(error) => match evidence_of_error(&error) {
+                Evidence::Nothing => continue,
+                hidden => return hidden,
+            },
         };
         let info = || fs::read_to_string(thread.join("fdinfo").join(descriptor.file_name())).unwrap_or_default();
         match link.to_str() {
@@ -152,7 +159,8 @@ fn living(is_included: impl Fn(u32) -> bool) -> Vec<Process> {
     living.filter(|process| !process.is_dead && is_included(process.uid)).collect()
 }
 
-/// Whether the process is stopped (SIGSTOP). If its first thread has ended, the state of the other threads decides.
+/// Whether the process is stopped by a signal (SIGSTOP) or a debugger. A process whose first thread has ended
+/// counts as stopped if all its other threads are stopped.
 pub fn is_stopped(process: &Process) -> bool {
     if process.state != 'Z' {
         return matches!(process.state, 'T' | 't');
@@ -191,6 +199,29 @@ mod tests {
         assert!(!has("/dev/full"));
         // The program's file is mapped but not open.
         assert!(has(std::env::current_exe().unwrap().to_str().unwrap()));
+    }
+
+    #[test]
+    fn only_denied_access_hides_files() {
+        let found = [nix::Error::EACCES, nix::Error::EPERM, nix::Error::ENOENT, nix::Error::ESRCH]
+            .map(|error| evidence_of_error(&error.into()));
+        assert_eq!(found, [Evidence::Hidden, Evidence::Hidden, Evidence::Nothing, Evidence::Nothing]);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
+    fn process_whose_first_thread_has_ended_is_stopped_if_its_other_threads_are() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        // The state that the kernel shows for such a process.
+        let zombie = || Process { state: 'Z', ..process_with_pid(pid) };
+        assert!(!is_stopped(&process_with_pid(pid)) && !is_stopped(&zombie()));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
+        while process_with_pid(pid).state != 'T' {
+            std::thread::yield_now();
+        }
+        assert!(is_stopped(&process_with_pid(pid)) && is_stopped(&zombie()));
+        child.kill().and_then(|()| child.wait()).unwrap();
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Removes variables of one job that must not become the input of another.
 //!
-//! Slurm's commands read their options from the same variables in which a job finds its allocation. Two kinds are dropped:
+//! Slurm's commands read their options from the same variables in which a job finds its allocation. Variables are removed in two cases:
 //!
-//! 1. The container was started inside a job of another Slurm. Its daemons would read the outer `SLURM_CONF`, and srun would look for the outer
-//!    job. PID 1 starts without these variables, and records them, because `docker exec` passes them to each command.
-//! 2. sbatch or salloc runs inside a job. Slurm sets only the variables of what the new job requests: `SLURM_MEM_PER_NODE` of the outer job would
-//!    remain beside `SLURM_MEM_PER_CPU` of the new one, and srun refuses both.
+//! 1. The container was started inside a job of another Slurm cluster, or with `SLURM_CONF`. The daemons would read the outer `SLURM_CONF`, and
+//!    srun would look for the outer job. slurminit removes these variables from PID 1's environment, and records them, because `docker exec`
+//!    passes them to each command.
+//! 2. sbatch or salloc runs inside a job. Slurm sets only the variables of the new job's options: `SLURM_MEM_PER_NODE` of the outer job would remain
+//!    beside `SLURM_MEM_PER_CPU` of the new one, and srun rejects the combination.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -26,7 +27,7 @@ const IDENTITY: [&str; 3] = [JOB_ID, "SLURMD_NODENAME", "SLURM_CLUSTER_NAME"];
 const PREFIXES: [&str; 5] = ["SLURM_", "SLURMD_", "SBATCH_MEM_BIND", "SBATCH_CPU_BIND", "PMI"];
 /// The file of the recorded variables, in [`Paths::GIVEN`].
 const RECORD: &str = "outer-job";
-/// Contains a token.
+/// The variable that contains an authentication token.
 const SECRET: &str = "SLURM_JWT";
 
 /// Prefixes of variables that Slurm sets for what a job requested, and that srun reads as its options (24.11 to 26.05: `set_env_from_opts` and
@@ -67,8 +68,8 @@ fn value<'a>(variables: &'a [Variable], name: &str) -> Option<&'a OsStr> {
     variables.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_os_str())
 }
 
-/// The variables that must not be set when a cluster starts: an outer job's, and `SLURM_CONF`, which names another configuration than the
-/// daemons'.
+/// The variables that must not be set when a cluster starts: those of an outer job, and `SLURM_CONF`, which may name a configuration other
+/// than that of the daemons.
 fn of_outer_job(variables: &[Variable]) -> Vec<Variable> {
     let is_in_job = value(variables, JOB_ID).is_some();
     let is_dropped = |name: &OsStr| name == CONF || is_in_job && has_prefix(name, &PREFIXES);
@@ -80,23 +81,27 @@ pub fn variables() -> Vec<OsString> {
     of_outer_job(&environment()).into_iter().map(|(name, _)| name).collect()
 }
 
-/// The message about removed variables.
+/// The message about removed variables; `None` if none was removed.
 pub fn warning(names: &[OsString]) -> Option<String> {
     let shown: Vec<_> = [JOB_ID, CONF].into_iter().filter(|shown| names.iter().any(|name| name == shown)).collect();
-    let what = match (shown.as_slice(), names.len()) {
+    const CLEAN: &str = "start the container without Slurm's variables (`env --unset`, `apptainer --cleanenv`)";
+    let (what, fix) = match (shown.as_slice(), names.len()) {
         ([], _) => return None,
-        ([JOB_ID, ..], 1) => format!("{JOB_ID} of a job in another Slurm cluster is ignored"),
+        ([JOB_ID, ..], 1) => (format!("{JOB_ID} of a job in another Slurm cluster is ignored"), CLEAN),
         ([JOB_ID, ..], count) => {
-            format!("{JOB_ID} and {} other variables of a job in another Slurm cluster are ignored", count - 1)
+            let what =
+                format!("{JOB_ID} and other variables of a job in another Slurm cluster are ignored ({count} in all)");
+            (what, CLEAN)
         }
-        _ => format!("{CONF} is ignored: the daemons read the configuration in /etc/slurm"),
+        _ => (
+            format!("{CONF} is ignored: the daemons read the configuration in /etc/slurm"),
+            "start the container without this variable; to use a slurm.conf of your own, mount it in /config",
+        ),
     };
-    Some(format!(
-        "{what}; fix: start the container without them (`env --unset`, `apptainer --cleanenv`), mount files of your own at /config"
-    ))
+    Some(format!("{what}; fix: {fix}"))
 }
 
-/// Records the removed variables, or removes the record of an earlier start.
+/// Records the removed variables. If there are none, removes the record of an earlier start.
 pub fn record(root: &Path, names: &[OsString]) -> io::Result<()> {
     let given = Path::new(Paths::GIVEN);
     if names.is_empty() {
@@ -123,7 +128,8 @@ fn parse(record: &[u8]) -> Vec<Variable> {
     record.split(|byte| *byte == 0).filter_map(pair).collect()
 }
 
-/// The recorded variables that this process still has with the same values. A job of this cluster has values of its own.
+/// The recorded variables to remove from this process's environment. `SLURM_CONF` is removed if its value is the recorded one. The others are
+/// removed only if the values of [`IDENTITY`] are the outer job's too: in a job of this cluster they differ.
 fn still_there(variables: &[Variable], recorded: &[Variable]) -> Vec<OsString> {
     let is_same = |name: &str| value(variables, name) == value(recorded, name);
     let is_outer = IDENTITY.iter().all(|name| is_same(name));
@@ -139,9 +145,9 @@ fn environment() -> Vec<Variable> {
     std::env::vars_os().collect()
 }
 
-/// Removes the variables of an outer job of another Slurm from a command's environment.
+/// Removes the variables of an outer job of another Slurm cluster, and the container's `SLURM_CONF`, from a command's environment.
 pub fn remove_from(command: &mut Command) {
-    // The daemons and their children have neither variable.
+    // The daemons' environment contains neither variable, so the record is not read there.
     if [JOB_ID, CONF].iter().all(|name| std::env::var_os(name).is_none()) {
         return;
     }
@@ -151,8 +157,8 @@ pub fn remove_from(command: &mut Command) {
     }
 }
 
-/// Removes the variables of an outer job of another Slurm from the environment of a command that requests a new allocation. Also removes
-/// the request of the job in which the command runs.
+/// Like [`remove_from`], for a command that requests a new allocation. In a job, also removes the variables that contain the options of that
+/// job's own request.
 pub fn remove_request_from(command: &mut Command) {
     if std::env::var_os(JOB_ID).is_some() {
         std::env::vars_os().filter(|(name, _)| has_prefix(name, &REQUEST)).for_each(|(name, _)| {
@@ -203,7 +209,7 @@ mod tests {
         assert!(of_conf.starts_with("SLURM_CONF is ignored") && of_conf.contains("/config"), "{of_conf}");
         let of_job = warning(&[CONF.into(), JOB_ID.into(), "SLURM_NTASKS".into()]).unwrap();
         assert!(warning(&[JOB_ID.into()]).unwrap().starts_with("SLURM_JOB_ID of a job"));
-        assert!(of_job.starts_with("SLURM_JOB_ID and 2 other") && of_job.contains("--cleanenv"), "{of_job}");
+        assert!(of_job.starts_with("SLURM_JOB_ID and other variables") && of_job.contains("--cleanenv"), "{of_job}");
     }
 
     #[test]

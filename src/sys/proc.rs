@@ -33,7 +33,7 @@ pub fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// This process.
+/// The PID and start time of this process.
 pub fn own_id() -> ProcessId {
     let pid = nix::unistd::getpid().as_raw();
     ProcessId { pid, start_ticks: stat(pid).map_or(0, |stat| stat.start) }
@@ -50,7 +50,7 @@ pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&text(pid, "stat")?)
 }
 
-/// The kernel's name for the program that supervises the daemons.
+/// The process name (`comm`) of the program that supervises the daemons.
 const SUPERVISOR: &str = "slurminit-init";
 
 /// The ancestors of this process, from the parent upwards, up to the top of this PID namespace.
@@ -58,7 +58,8 @@ pub fn ancestors() -> impl Iterator<Item = Stat> {
     std::iter::successors(stat(getppid().as_raw()), |child| stat(child.parent))
 }
 
-/// The PID of slurminit, from which this process descends. Another program may be PID 1 (`docker run --init`, `slurminit up`).
+/// The PID of the `slurminit-init` from which this process descends; 1 if there is none. Another program may be PID 1
+/// (`docker run --init`, `slurminit up`).
 pub fn supervisor() -> i32 {
     ancestors().find(|ancestor| ancestor.name == SUPERVISOR).map_or(1, |ancestor| ancestor.pid)
 }
@@ -78,7 +79,7 @@ pub fn is_root_process(pid: i32) -> bool {
     status(pid).and_then(|status| parse::numbers(&status, "Uid")).is_some_and(|[real]| real == 0)
 }
 
-/// The title of a slurmstepd. Any user can forge the title and name, but not the real user root.
+/// The title of the process if it is a slurmstepd. Any user can forge the title and name, but not the real user root.
 pub fn step_title(stat: &Stat) -> Option<String> {
     (stat.name == "slurmstepd" && is_root_process(stat.pid)).then(|| title(stat.pid)).flatten()
 }
@@ -90,7 +91,7 @@ pub struct Process {
     pub pid: i32,
     /// The parent's PID.
     pub parent: i32,
-    /// The session ID, which a unit's processes share.
+    /// The session ID, which the processes of a daemon or service share.
     pub session: i32,
     /// The start time in clock ticks, to detect a reused PID.
     pub start: u64,
@@ -108,11 +109,11 @@ pub struct Process {
     pub name: String,
     /// The role in Slurm.
     pub role: Role,
-    /// Whether the process has the mark of slurmd's descendants; only [`crate::leftovers`] reads it.
+    /// Whether the process has the mark of slurmd's descendants; set and read only by [`crate::leftovers`].
     pub is_marked: bool,
 }
 
-/// The role of a process in Slurm. Only root's processes have one: a user can choose any name for a process.
+/// The role of a process in Slurm. A process of a user other than root is always `Other`, because a user can choose any name for a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// slurmd.
@@ -185,7 +186,7 @@ fn role(pid: i32, name: &str) -> Role {
     }
 }
 
-/// Debian's slurmd is a link to `slurmd-wlm`, and uses that name after a reconfiguration.
+/// Removes Debian's suffix from a process name: Debian's slurmd is a link to `slurmd-wlm`, and uses that name after a reconfiguration.
 pub fn plain_name(name: &str) -> &str {
     name.strip_suffix("-wlm").unwrap_or(name)
 }
@@ -195,7 +196,7 @@ pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(64).collect()
 }
 
-/// All processes of the container, by PID.
+/// Processes of this container, by PID.
 #[derive(Clone, Debug, Default)]
 pub struct Processes(BTreeMap<i32, Process>);
 
@@ -240,11 +241,11 @@ impl Processes {
     }
 }
 
-/// Reads each process with its owner's rights to files, in this order; `None` for a process that cannot be read in time.
+/// Reads each process with its owner's rights to files, in the given order; `None` for a process that cannot be read in time.
 ///
 /// Root without CAP_SYS_PTRACE, which Docker withholds, may not read the environment, memory and descriptors of other users' processes; a
-/// process of that user may. So a thread takes on that user and group for file access (setfsuid(2)) and keeps root's other IDs: no
-/// signal of the user reaches it, and the user cannot forge what it reads. A process can make reads of its memory block.
+/// process of that user may. So a thread switches to that user and group for file access (setfsuid(2)) and retains root's other IDs: no
+/// signal of the user reaches it, and the user cannot forge what it reads. A process can block reads of its memory, hence the deadline.
 pub fn read_as_owner<T: Send + 'static>(
     processes: &[Process],
     deadline: Instant,

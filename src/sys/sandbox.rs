@@ -22,13 +22,13 @@ use crate::system_calls::fork;
 
 /// The maximum length of a reply in bytes. A thousand GPUs need a fifth of it.
 const MAX_REPLY_LENGTH: usize = 4 << 20;
-/// How long a child may take to become reapable after it closed its pipe. Its GPUs are closed before that.
+/// How long a child may take to become reapable after its pipe has closed.
 const REAP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why there is no reply.
+/// Why there is no valid reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
-    /// The child was killed at the deadline.
+    /// The child did not reply by the deadline; it is killed when its [`Sandbox`] is dropped.
     #[error("timed out after {}", seconds(*.0))]
     TimedOut(Duration),
     /// The child was killed by this signal.
@@ -37,19 +37,22 @@ pub enum SandboxError {
     /// The child exited with this code before it replied.
     #[error("exited with code {0} without a reply")]
     Exited(i32),
-    /// The child's reply could not be parsed.
+    /// The child's reply could not be parsed, was too long, or was missing although the child kept running.
     #[error("sent an unparsable reply: {0}")]
     Malformed(String),
-    /// No child could be started: no process or no pipe was available.
+    /// No child could be started because no process or pipe was available.
     #[error("could not be started ({0})")]
     NotStarted(#[from] Errno),
+    /// The pipe from the child could not be read.
+    #[error("sent no readable reply ({0})")]
+    Unreadable(Errno),
 }
 
 impl SandboxError {
-    /// Cause and fix if no process could be started. For the other errors they depend on the probe.
+    /// Cause and fix if no process could be started, or its pipe could not be read. For the other errors they depend on the probe.
     pub const NO_PROCESS: (&str, &str) = (
-        "the container's limit of processes or file descriptors is reached",
-        "raise the limits (docker run --pids-limit, --ulimit nofile)",
+        "the container has reached its limit on processes, file descriptors or memory",
+        "raise the limits (docker run --pids-limit, --ulimit nofile, --memory)",
     );
 }
 
@@ -80,7 +83,7 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
         Self { child, started: Instant::now(), answer: PhantomData }
     }
 
-    /// Waits for the next answer until `deadline`. After an error there are no more answers.
+    /// Waits for the next answer until `deadline`. Call this again after a timeout, but not after any other error.
     ///
     /// # Errors
     /// As for [`Self::finish`].
@@ -95,7 +98,7 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     /// Waits for the answer until `deadline`. Afterwards the child is gone or killed.
     ///
     /// # Errors
-    /// Why the probe sent no reply.
+    /// Why there is no valid reply.
     pub fn finish(self, deadline: Instant) -> Result<T, SandboxError> {
         self.child?.answer(self.started, deadline)
     }
@@ -143,7 +146,7 @@ impl Child {
                 Err(SandboxError::Malformed(format!("more than {} MiB", MAX_REPLY_LENGTH >> 20)))
             }
             Ok(ReadOutcome::Deadline) => Err(SandboxError::TimedOut(deadline.saturating_duration_since(started))),
-            Err(error) => Err(SandboxError::NotStarted(error)),
+            Err(error) => Err(SandboxError::Unreadable(error)),
         }
     }
 
@@ -187,7 +190,9 @@ impl Child {
         match self.reap(REAP_TIMEOUT) {
             Some(WaitStatus::Exited(_, code)) => SandboxError::Exited(code),
             Some(WaitStatus::Signaled(_, signal, _)) => SandboxError::Crashed(signal),
-            _ => SandboxError::Malformed("closed its pipe but kept running".to_owned()),
+            _ => {
+                SandboxError::Malformed("it is empty, because the process closed its pipe but kept running".to_owned())
+            }
         }
     }
 
@@ -196,7 +201,7 @@ impl Child {
         let deadline = Instant::now() + timeout;
         while !self.reaped {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
-                // No portable call waits for a child with a timeout (pidfd_open needs 5.3, and some seccomp profiles
+                // No portable call waits for a child with a timeout (pidfd_open needs Linux 5.3, and some seccomp profiles
                 // refuse it), hence the polling.
                 Ok(WaitStatus::StillAlive) if Instant::now() < deadline => {
                     let _ = poll(&mut [], PollTimeout::from(1_u8));
@@ -217,7 +222,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
-            // The child was not reaped, so the PID is still its own. Releasing its GPUs can take long and its status is
+            // The child was not reaped, so the PID is still its own. Releasing its GPUs can take a long time and its status is
             // not needed: if it is not dead at once, PID 1 reaps it after this process has ended.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
@@ -243,11 +248,12 @@ fn send<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
     pipe.write_all(&line)
 }
 
-/// Redirects the output of libraries to /dev/null: standard output belongs to the verb, and may be JSON for a program.
+/// Redirects the standard streams to /dev/null, because libraries may write to them: standard output belongs to the verb, and may be JSON for
+/// a program.
 fn discard_output(pipe: &OwnedFd) {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
     let _ = (nix::unistd::dup2_stdin(&null), nix::unistd::dup2_stdout(&null), nix::unistd::dup2_stderr(&null));
-    debug_assert!(pipe.as_raw_fd() > 2, "Rust opens 0, 1 and 2 before main");
+    debug_assert!(pipe.as_raw_fd() > 2, "Rust opens file descriptors 0, 1 and 2 before main");
 }
 
 #[cfg(test)]
@@ -308,6 +314,14 @@ mod tests {
         assert_eq!(sandbox_error::<u8>(|| std::process::abort()), SandboxError::Crashed(Signal::SIGABRT));
         let raise = || nix::sys::signal::raise(Signal::SIGFPE).is_ok();
         assert_eq!(sandbox_error(raise), SandboxError::Crashed(Signal::SIGFPE));
+    }
+
+    #[test]
+    fn unreadable_pipe_is_not_a_failed_start() {
+        let mut sandbox = Sandbox::start(|| 1);
+        // A directory polls as readable, but cannot be read.
+        sandbox.child.as_mut().unwrap().pipe = File::open("/").unwrap();
+        assert_eq!(sandbox.finish(deadline()), Err(SandboxError::Unreadable(Errno::EISDIR)));
     }
 
     #[test]

@@ -3,32 +3,32 @@
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
-/// May hold the configuration: the text of a slurminit.toml.
+/// The variable that may contain the configuration: the text of a slurminit.toml.
 pub const TOML: &str = "SLURMINIT_TOML";
-/// May hold munge's key.
+/// The variable that may contain the munge key.
 pub const MUNGE_KEY: &str = "SLURMINIT_MUNGE_KEY";
-/// May hold a cluster token, which contains munge's key.
+/// The variable that may contain a join token, which includes the munge key.
 pub const JOIN: &str = "SLURMINIT_JOIN";
 
-/// A variable that may hold a secret, which a file can hold as well.
+/// A variable that may contain a secret, and the file that can contain the secret instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretVariable {
     /// The name.
     pub name: &'static str,
     /// A description of the secret, for messages.
     pub content: &'static str,
-    /// The file that can hold the secret instead; only root needs to read it.
+    /// The file that can contain the secret instead. Only root needs to read it.
     pub file: &'static str,
 }
 
 /// The variables that are removed from the environment of other programs, jobs included.
 pub const ALL: [SecretVariable; 3] = [
-    SecretVariable { name: TOML, content: "secrets of the configuration", file: "/config/slurminit.toml" },
+    SecretVariable { name: TOML, content: "secrets in the configuration", file: "/config/slurminit.toml" },
     SecretVariable { name: MUNGE_KEY, content: "the munge key", file: "/run/secrets/munge.key" },
     SecretVariable { name: JOIN, content: "the munge key in a join token", file: JOIN_SECRET },
 ];
 
-/// The file that can hold a cluster token instead of [`JOIN`].
+/// The file that can contain a join token instead of [`JOIN`].
 pub const JOIN_SECRET: &str = "/run/secrets/slurminit.join";
 
 /// Removes the variables from the environment of a program to be executed.
@@ -43,8 +43,8 @@ pub fn is_secret(name: &OsStr) -> bool {
     ALL.iter().any(|secret| name == secret.name)
 }
 
-/// Variables, and prefixes ending with `_`, that a process keeps when it gives up root's rights. The other variables of
-/// the container may be secrets (`docker run --env`).
+/// Variables, and prefixes ending with `_`, that a process retains when it gives up root's rights. The other variables of the container may
+/// be secrets (`docker run --env`).
 const INHERITABLE: [&str; 16] = [
     "PATH",
     "LANG",

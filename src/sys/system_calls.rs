@@ -36,7 +36,7 @@ pub enum SignalAction {
     Ignore,
 }
 
-/// The part of `siginfo_t` that a handler gets.
+/// The part of `siginfo_t` that a handler receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalOrigin {
     /// `si_code`: above 0 if the kernel raised the signal.
@@ -80,7 +80,7 @@ pub fn handle_signal(signal: i32, handler: impl Fn(SignalOrigin) + Send + Sync +
 }
 
 /// Sets the signals that this thread blocks and returns the previous ones, including real-time signals, which nix does not support. Bit n-1
-/// stands for signal n. glibc never blocks its own two signals.
+/// represents signal n. glibc never blocks its own two signals.
 pub(crate) fn replace_signal_mask(mask: u64) -> u64 {
     // SAFETY: an all-zero sigset_t is valid, all pointers are to these two, and the call cannot fail with these arguments.
     unsafe {
@@ -100,8 +100,8 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// A process handle that is immune to PID reuse, readable once the process has ended. `None` before Linux 5.3, and under a seccomp
-/// profile that refuses pidfd_open(2).
+/// A process handle that is immune to PID reuse, readable once the process has ended. `None` if the handle cannot
+/// be opened: the process does not exist, the kernel is older than Linux 5.3, or a seccomp profile refuses pidfd_open(2).
 pub fn pidfd_open(pid: i32) -> Option<OwnedFd> {
     // SAFETY: a system call without pointers; the descriptor that it returns is new.
     unsafe {

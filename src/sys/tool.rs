@@ -21,7 +21,7 @@ use crate::{outer_job, secret_variables};
 use answer::Answer;
 pub use ending::end;
 
-/// The maximum number of bytes read from each stream. Slurm's JSON of ten thousand jobs is smaller.
+/// The number of bytes after which the reading of a stream ends. Slurm's JSON of ten thousand jobs is smaller.
 const MAX_OUTPUT: usize = 256 << 20;
 /// The polling interval for the exit on a kernel without pidfd.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadlin
 /// Runs `command` with empty standard input, and returns its output and exit status.
 ///
 /// # Errors
-/// It cannot be executed, or has not ended at the deadline (`TimedOut`) and is killed.
+/// It cannot be executed, has not ended by the deadline (`TimedOut`), or cannot be waited for. If it is still running, it is killed.
 pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
     Running::start(command, b"")?.finish(deadline, MAX_OUTPUT)
 }
@@ -62,10 +62,11 @@ pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
 pub struct Running(Child);
 
 impl Running {
-    /// Starts the program without secret environment variables. `input` is its standard input and must fit into a pipe (64 KiB).
+    /// Starts the program without the variables of secrets and of an outer job. `input` is its standard input and must fit into a pipe
+    /// (64 KiB).
     ///
     /// # Errors
-    /// It cannot be executed.
+    /// It cannot be executed, or `input` is too long.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1, so it may wait for its children")]
     pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
         ending::reap();
@@ -80,10 +81,11 @@ impl Running {
         self.0.id()
     }
 
-    /// Returns the output, at most `max_output` bytes of each stream, and the exit status.
+    /// Returns the output and the exit status. A stream is closed once `max_output` bytes of it have been read; the last read may exceed
+    /// this limit by up to 8 KiB.
     ///
     /// # Errors
-    /// The program has not ended by the deadline (`TimedOut`); it is then killed with its descendants.
+    /// The program has not ended by the deadline (`TimedOut`), or cannot be waited for. It is then killed with its descendants.
     pub fn finish(mut self, deadline: Duration, max_output: usize) -> Result<Output> {
         let output = self.wait(Instant::now() + deadline, max_output);
         if output.is_err() {
@@ -112,7 +114,7 @@ impl Running {
             }
             // The exit is checked first, so that the read below gets all output written before it.
             let status = self.0.try_wait()?;
-            // A program that writes beyond the limit finds its pipe closed.
+            // The pipe of a program that writes beyond the limit is closed.
             open.retain_mut(|(pipe, output)| read(pipe, output, max_output));
             if let Some(status) = status {
                 let [stdout, stderr] = output;
@@ -146,7 +148,7 @@ fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Res
     }
 }
 
-/// Reads the available bytes; returns whether the stream is still open.
+/// Reads the available bytes. Returns `false` at the end of the stream, at the limit and on an error.
 fn read(pipe: &OwnedFd, output: &mut Vec<u8>, max_output: usize) -> bool {
     let mut chunk = [0; 8192];
     while output.len() < max_output {

@@ -5,7 +5,7 @@
 //! open directory, never through the path again.
 //!
 //! A link is followed only if no user other than root could have created it: the image's links (`/var/run`) and the operator's.
-//! The kernel's openat2(2) cannot distinguish these and ignores owners, hence this module.
+//! openat2(2) does not take the owner of a link into account, hence this module.
 
 mod dir;
 mod repaired;
@@ -35,12 +35,10 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum UntrustedPath {
-    #[error(
-        "untrusted path: {path} belongs to uid {uid}; run `chown root {path}`, or choose another directory in [paths]"
-    )]
+    #[error("untrusted path: {path} belongs to uid {uid}; run `chown root {path}`, or configure another path")]
     Foreign { path: PathBuf, uid: u32 },
     #[error(
-        "untrusted path: {path} is writable by others (mode {mode:04o}); run `chmod go-w {path}`, or choose another in [paths]"
+        "untrusted path: {path} is writable by others (mode {mode:04o}); run `chmod go-w {path}`, or configure another path"
     )]
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted symbolic link: {path} may have been created by a user other than root; remove it")]
@@ -67,8 +65,10 @@ impl UntrustedPath {
     pub fn reason(&self) -> String {
         match self {
             Self::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
-            Self::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
-            Self::Link { path } => format!("{} is a link that does not belong to root", path.display()),
+            Self::Open { path, mode } => format!("others may write to {} (mode {mode:04o})", path.display()),
+            Self::Link { path } => {
+                format!("{} is a symbolic link that a user other than root may have created", path.display())
+            }
             Self::Io { path, error } => format!("{}: {error}", path.display()),
         }
     }
@@ -82,10 +82,10 @@ impl UntrustedPath {
 /// How a path is walked.
 #[derive(Debug)]
 enum WalkMode<'a> {
-    /// Only through existing directories that only root controls.
+    /// Only through existing directories in which only root can replace root's entries, including sticky ones such as `/tmp`.
     Strict,
-    /// Like `Strict`, but missing directories are created, and the owner and mode of those that others could change are
-    /// corrected.
+    /// Like `Strict`, but missing directories are created. Other users' write permission is removed from root-owned directories without the
+    /// sticky bit, and links and files that other users may have created are removed.
     Fix(&'a mut Vec<RepairedPath>),
     /// Through directories of any owner. Other users' links are not followed.
     Anywhere { creates_missing: bool },
@@ -104,21 +104,21 @@ impl WalkMode<'_> {
 /// Opens a directory.
 ///
 /// # Errors
-/// It does not exist, or someone other than root controls where the path leads.
+/// It does not exist, is not a directory, or someone other than root controls where the path leads.
 pub fn open(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
     walk(root, path, WalkMode::Strict).map(|(dir, _)| dir)
 }
 
-/// Opens a directory, creates missing parts, and fixes parent directories to which others may write. Returns whether
-/// it is new.
+/// Opens a directory, creates missing parts, and fixes parent directories to which others may write. Also returns whether the directory is
+/// new.
 ///
 /// # Errors
-/// It cannot be created, or a parent belongs to another user.
+/// It cannot be created, a parent or link in the path belongs to another user, or a parent cannot be fixed.
 pub fn make(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(Dir, bool), UntrustedPath> {
     walk(root, path, WalkMode::Fix(repaired))
 }
 
-/// Like [`make`], but within directories of any owner: for a path that will belong to another user.
+/// Opens a directory and creates missing parts, within directories of any owner: for a path that will belong to another user.
 ///
 /// # Errors
 /// It cannot be created, or the path contains a link that root did not make.
@@ -130,7 +130,7 @@ pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
 /// mounted secret keeps its owner from the host.
 ///
 /// # Errors
-/// It does not exist or is not a regular file, or someone other than root controls where the path leads.
+/// It does not exist, is not a regular file, or cannot be read, or someone other than root controls where the path leads.
 pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
     let mut walk = Walk::start(root, path)?;
     let last = walk.resolve(&mut WalkMode::Strict, true)?;
@@ -142,10 +142,11 @@ pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
 }
 
 /// Opens untrusted content for reading: a file or directory of any owner, in directories of any owner. Other users' links are not
-/// followed, because they could lead to files that only this user may read.
+/// followed, because they could lead to files that only the user of this process may read.
 ///
 /// # Errors
-/// It does not exist, is neither a regular file nor a directory, or the path contains a link that another user may have made.
+/// It does not exist, is neither a regular file nor a directory, or cannot be read, or the path contains a link that another user may have
+/// made.
 pub fn open_untrusted(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
     let mut walk = Walk::start(root, path)?;
     let last = walk.resolve(&mut WalkMode::Anywhere { creates_missing: false }, true)?;
@@ -157,11 +158,11 @@ pub fn open_untrusted(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
     opened.map_err(|error| UntrustedPath::io(path, error))
 }
 
-/// The directory of a socket, and the socket's name. The kernel creates sockets only by path. If only root can write to
-/// the directory and its parents, the path keeps leading there.
+/// The directory of a socket, and the socket's name. The kernel creates sockets only by path, and no other user can redirect the path if
+/// only root can write to the directory and its parents.
 ///
 /// # Errors
-/// The directory does not exist, or others may write to it.
+/// The directory does not exist, others may write to it or control where its path leads, or the socket's name is missing or not UTF-8.
 pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
     let dir = open(Path::new("/"), socket.parent().unwrap_or(Path::new("/")))?;
     dir.require_ours()?;
@@ -173,7 +174,7 @@ pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
 /// of blocking.
 ///
 /// # Errors
-/// It does not exist, is not a regular file, or is too long.
+/// It does not exist, is not a regular file, is too long, or cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
     read_whole(&File::options().read(true).custom_flags(flags).open(path)?)
@@ -212,7 +213,7 @@ pub fn changeable_by_others(file: &File, owner: Option<u32>) -> io::Result<Optio
     } else if !is_ours(uid) && Some(uid) != owner {
         Some(format!("it belongs to uid {uid}"))
     } else {
-        (mode & 0o022 != 0).then(|| format!("others may write it (mode {mode:04o})"))
+        (mode & 0o022 != 0).then(|| format!("others may write to it (mode {mode:04o})"))
     })
 }
 
@@ -279,8 +280,11 @@ impl Walk {
             }
             if entry.is_link() {
                 self.links += 1;
-                if may_be_foreign || !entry.is_placed_by_root() || self.links > LINKS {
+                if may_be_foreign || !entry.is_placed_by_root() {
                     return Err(UntrustedPath::Link { path: place });
+                }
+                if self.links > LINKS {
+                    return Err(UntrustedPath::io(&place, nix::Error::ELOOP));
                 }
                 let target = parent.read_link(&name).map_err(|error| UntrustedPath::io(&place, error))?;
                 if target.is_absolute() {

@@ -1,21 +1,21 @@
-//! Users and groups from /etc/passwd and /etc/group. A user of a directory service is left to `slurminit as-user`.
+//! Users and groups from /etc/passwd and /etc/group. `slurminit as-user` looks up the users of a directory service.
 //!
-//! PID 1 does not use NSS: a directory service that does not answer would stop it.
+//! PID 1 does not use NSS: a directory service that does not answer would block PID 1.
 
 use std::path::Path;
 
 use crate::trusted_path;
 
-/// A user of /etc/passwd.
+/// A user in /etc/passwd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The name.
     pub name: String,
     /// The user ID.
     pub uid: u32,
-    /// The primary group.
+    /// The ID of the primary group.
     pub gid: u32,
-    /// The groups of /etc/group that list the user as a member, and `gid`.
+    /// `gid`, and the IDs of the groups in /etc/group that list the user as a member.
     pub groups: Vec<u32>,
     /// The home directory.
     pub home: String,
@@ -34,12 +34,12 @@ impl User {
     }
 }
 
-/// The user of this name, if NSS has no other source than the two files.
+/// The user of this name, if NSS has no source other than /etc/passwd and /etc/group.
 pub fn find_if_nss_is_local(name: &str) -> Option<User> {
     local(name).filter(|_| is_nss_local())
 }
 
-/// Whether NSS has no other source of users and groups than the two files.
+/// Whether NSS has no source of users and groups other than /etc/passwd and /etc/group. The source `systemd` is disregarded.
 pub fn is_nss_local() -> bool {
     read("/etc/nsswitch.conf").lines().all(is_local_source)
 }
@@ -55,7 +55,7 @@ pub fn first_ordinary(passwd: &str) -> Option<&str> {
     })
 }
 
-/// The user of this name in the two files, which are sufficient for a Slurm daemon.
+/// The user of this name in /etc/passwd and /etc/group, which are sufficient for the user of a Slurm daemon.
 pub fn local(name: &str) -> Option<User> {
     parse(name, &read("/etc/passwd"), &read("/etc/group"))
 }
@@ -89,7 +89,7 @@ fn is_local_source(line: &str) -> bool {
     !is_about_users || sources.split_ascii_whitespace().all(is_local)
 }
 
-/// The name and ID for a message: `nobody (uid 65534)`. Uses NSS.
+/// The name, if known, and the ID for a message: `nobody (uid 65534)`. Uses NSS.
 pub fn display_name(uid: u32) -> String {
     match nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", crate::proc::printable(&user.name)),
@@ -113,6 +113,13 @@ mod tests {
         for unknown in ["bob", "", "broken", "+"] {
             assert_eq!(parse(unknown, passwd, group), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn user_of_the_files_is_used_only_if_nss_has_no_other_source() {
+        let root = local("root").filter(|_| is_nss_local());
+        assert_eq!(find_if_nss_is_local("root"), root);
+        assert_eq!(find_if_nss_is_local("no-such-user"), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! `slurminit agent`: monitors the GPUs while the container runs.
+//! `slurminit agent`: monitors the GPUs while the container runs, and, if configured, memory and directories.
 //!
-//! It runs as root, loads no vendor library and opens no port. The samples come from `watcher`'s processes, whose only right is
-//! to open GPUs; `gpu_health` decides the actions.
+//! It runs as root, loads no vendor library and opens no port. The samples come from the processes that `watcher` starts, whose only right
+//! is to open GPUs; [`faults::controller`] decides the actions.
 
+mod checks;
 pub mod files;
 mod guard;
 mod notify;
@@ -12,7 +13,7 @@ mod tasks;
 pub mod usage;
 mod watcher;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +22,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use checks::CheckSchedule;
 use config::Config;
 use control::status;
 use faults::controller::{Action, Clock, HealthController, Recount};
 use faults::fault::FaultKind;
 use faults::report::Report;
-use faults::sample::{Identity, Key, Line};
+use faults::sample::{Identity, Line};
 use faults::usage::{IdleAction, IdleJob};
 use guard::Resource;
 use model::inventory::Vendor;
@@ -41,10 +43,10 @@ use sys::report;
 use tasks::{Task, TaskResult, Worker};
 use watcher::{Watcher, WatcherEvent};
 
-/// Monitors the GPUs until SIGTERM.
+/// Runs the agent until SIGTERM or SIGINT. Returns at once if the configuration has no sampling interval.
 ///
 /// # Errors
-/// The run directory or PID 1 does not exist.
+/// PID 1 has not finished the start, its status cannot be read, or a signal handler or thread cannot be set up.
 pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
     let Some(interval) = config.agent.interval else { return Ok(()) };
     let is_stopping = Arc::new(AtomicBool::new(false));
@@ -64,9 +66,6 @@ pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The interval between two checks of a GPU that is closed, in sampling intervals.
-const CHECK_EACH: u32 = 12;
-
 struct Agent<'a> {
     config: &'a Config,
     node: String,
@@ -75,8 +74,7 @@ struct Agent<'a> {
     worker: Worker,
     notifier: notify::Notifier<'a>,
     usage: usage::Keeper,
-    /// The next check of each GPU that is closed; `None` while a check is running.
-    checks: BTreeMap<Key, Option<Instant>>,
+    checks: CheckSchedule,
     began: Instant,
     last_report: Option<Report>,
     has_warned: bool,
@@ -109,12 +107,12 @@ impl<'a> Agent<'a> {
             watchers: vendors.map(|vendor| Watcher::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
             usage: usage::Keeper::new(config, &prepared, interval_ms),
-            checks: BTreeMap::new(),
+            checks: CheckSchedule::new(interval),
             began,
             last_report: None,
             has_warned: false,
         };
-        // The first process must not open what the previous agent had closed.
+        // The first watcher process must not open GPUs that the previous agent had closed.
         agent.close_and_check(began);
         Ok(agent)
     }
@@ -149,7 +147,8 @@ impl<'a> Agent<'a> {
         self.write();
     }
 
-    /// Keeps closed the GPUs that jobs cannot get, except during a short check from time to time.
+    /// Closes the GPUs that are excluded from jobs, if the vendor's tools refuse an open GPU. They are then opened only for short periodic
+    /// checks, and not even for these while they are released.
     fn close_and_check(&mut self, now: Instant) {
         self.health.set_released(&files::released(&self.config.paths.run));
         let mut closed = BTreeSet::new();
@@ -160,17 +159,12 @@ impl<'a> Agent<'a> {
             closed.extend(watcher.closed_keys());
             to_check.extend(self.health.gpus_to_check(watcher.vendor));
         }
-        self.checks.retain(|key, _| to_check.iter().any(|gpu| gpu.key() == *key));
-        for gpu in to_check {
-            let key = gpu.key();
-            let later = now + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
-            let due = self.checks.entry(key.clone()).or_insert(Some(later));
-            if due.is_some_and(|due| due <= now || self.health.is_returning(&key)) {
-                *due = self.worker.check(&gpu, self.config.agent.timeout).is_err().then_some(later);
+        for gpu in self.checks.begin(now, to_check, |key| self.health.is_returning(key)) {
+            if self.worker.check(&gpu, self.config.agent.timeout).is_err() {
+                self.checks.end(now, &gpu.key());
             }
         }
-        // A GPU that is being checked is open.
-        closed.retain(|key| self.checks.get(key).is_none_or(Option::is_some));
+        closed.retain(|key| !self.checks.is_running(key));
         self.health.set_closed(closed);
     }
 
@@ -193,7 +187,7 @@ impl<'a> Agent<'a> {
         match event {
             WatcherEvent::Started => self.health.on_watcher_restart(vendor),
             WatcherEvent::Line(Line::Listed { gpus }) => {
-                // A process reports only GPUs of its own vendor.
+                // The output is untrusted: a watcher may report only GPUs of its own vendor.
                 let own: Vec<Identity> = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
                 self.usage.set_listed(vendor, &own);
                 self.health.begin_round(now, vendor, own);
@@ -203,7 +197,7 @@ impl<'a> Agent<'a> {
                 self.health.add_sample(now, &gpu, *seen);
             }
             WatcherEvent::Line(Line::Done) => {
-                // A reload by another caller may have changed the list.
+                // A reload by another caller may have changed the offered GPUs.
                 if let Ok(prepared) = prepared(&self.config.paths.run) {
                     self.health.set_offered(offered(&prepared));
                     self.usage.set_offered(&prepared.gpus);
@@ -240,7 +234,7 @@ impl<'a> Agent<'a> {
             }
             WatcherEvent::Crashed(gpu, how) => {
                 let gpu = gpu.map(|gpu| self.health.key_of(&gpu));
-                let what = format!("the process that queries the driver crashes ({how})");
+                let what = format!("the process that queries the driver crashed repeatedly ({how})");
                 self.health.add_failure(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Restarted(why) => {
@@ -271,16 +265,10 @@ impl<'a> Agent<'a> {
         match result {
             TaskResult::Drained(outcome) => self.health.on_drain_outcome(now, &outcome),
             TaskResult::OnNode(began, answer) => {
-                if let Err(why) = &answer {
-                    if !std::mem::replace(&mut self.has_warned, true) {
-                        report::warn(message!(
-                            "jobs-of-gpus-unknown",
-                            "cannot determine which jobs hold GPUs: {why}",
-                            why
-                        ));
-                    }
+                let had_warned = std::mem::replace(&mut self.has_warned, answer.is_err());
+                if let (Err(why), false) = (&answer, had_warned) {
+                    report::warn(message!("jobs-of-gpus-unknown", "cannot determine which jobs hold GPUs: {why}", why));
                 }
-                self.has_warned &= answer.is_err();
                 self.health.on_node_state(now, self.clock(began), answer.ok().as_ref());
             }
             TaskResult::Reloaded(outcome) => {
@@ -292,8 +280,7 @@ impl<'a> Agent<'a> {
             }
             TaskResult::Checked(gpu, line) => {
                 let key = self.health.key_of(&gpu);
-                let later = Instant::now() + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
-                self.checks.entry(key.clone()).and_modify(|due| *due = Some(later));
+                self.checks.end(Instant::now(), &key);
                 match line {
                     Ok(Line::Seen { seen, .. }) => self.health.add_sample(now, &key, *seen),
                     Ok(Line::Trouble { kind, what }) => {
@@ -301,7 +288,7 @@ impl<'a> Agent<'a> {
                     }
                     Ok(_) => {}
                     Err(why) => {
-                        let what = format!("could not check it: {}", printable::line(&why));
+                        let what = format!("could not check the GPU: {}", printable::line(&why));
                         self.health.add_failure(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
                     }
                 }
@@ -309,11 +296,19 @@ impl<'a> Agent<'a> {
             TaskResult::Resumed(Err(why)) => {
                 report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why))
             }
-            TaskResult::Resumed(Ok(())) | TaskResult::Noted(Ok(())) => {}
+            TaskResult::Resumed(Ok(())) | TaskResult::Noted(Ok(())) | TaskResult::Marked(_, Ok(())) => {}
+            TaskResult::Marked(job, Err(why)) => {
+                report::warn(message!(
+                    "idle-job-not-marked",
+                    "cannot record in the AdminComment of job {job} whether its GPUs are idle: {why}",
+                    job,
+                    why
+                ));
+            }
             TaskResult::Noted(Err(why)) => {
                 report::warn(message!(
                     "idle-job-not-cancelled",
-                    "cannot warn or cancel a job that does not use its GPUs: {why}",
+                    "cannot warn the user of a job with idle GPUs, or cannot cancel the job: {why}",
                     why = why
                 ));
             }
@@ -331,7 +326,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Logs a job that does not use its GPUs, and warns or cancels it.
+    /// Logs a job that does not use its GPUs, notifies the receivers, and, if configured, warns the job's user or cancels the job.
     fn handle_idle(&mut self, idle: IdleJob) {
         let minutes = idle.seconds / 60;
         let time = if minutes == 0 { format!("{} s", idle.seconds) } else { format!("{minutes} min") };
@@ -354,21 +349,16 @@ impl<'a> Agent<'a> {
                 time = time
             ),
         });
-        let why = format!("this job used its GPUs less than {below} % for {time}");
+        let why = format!("GPU use of this job was below {below} % for {time}");
         let event = JobEvent {
             at: unix(),
             kind: JobEvent::kind(idle.action),
             job: self.usage.job_use(job).unwrap_or_default(),
-            line: format!("job {job} of {user} used its GPUs less than {below} % for {time}"),
+            line: format!("job {job} of {user}: GPU use was below {below} % for {time}"),
         };
         self.notifier.notify(Instant::now(), &Event::Job(event));
-        match (idle.action, self.config.gpu.idle.action) {
-            (IdleAction::Warn, IdleAction::Cancel) => {
-                self.worker.queue(Task::Warn(job, format!("{why}; it will be cancelled if this lasts as long again")));
-            }
-            (IdleAction::Warn, _) => self.worker.queue(Task::Warn(job, why)),
-            (IdleAction::Cancel, _) => self.worker.queue(Task::Cancel(job, format!("cancelled: {why}, again"))),
-            _ => {}
+        if let Some(task) = idle_task(job, idle.action, self.config.gpu.idle.action, &why) {
+            self.worker.queue(task);
         }
     }
 
@@ -389,11 +379,24 @@ impl<'a> Agent<'a> {
         self.last_report = Some(report);
     }
 
-    /// Clears the faults: an operator who restarts the agent expects new samples.
+    /// Clears the faults in the report: an operator who restarts the agent expects new samples.
     fn clear_faults(&self) {
         let mut report = self.health.report(ProcessId::default());
         report.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
         let _ = files::write_report(&self.config.paths.run, &report);
+    }
+}
+
+/// The task, if any, for a job that does not use its GPUs. `most`: the strongest configured action.
+fn idle_task(job: u64, action: IdleAction, most: IdleAction, why: &str) -> Option<Task> {
+    match (action, most) {
+        (IdleAction::Warn, IdleAction::Cancel) => {
+            let note = format!("{why}; the job will be cancelled if this continues for as long again");
+            Some(Task::Warn(job, note))
+        }
+        (IdleAction::Warn, _) => Some(Task::Warn(job, why.to_owned())),
+        (IdleAction::Cancel, _) => Some(Task::Cancel(job, format!("cancelled: {why}, again"))),
+        _ => None,
     }
 }
 
@@ -411,7 +414,7 @@ fn is_guard_needed(config: &Config, prepared: &Prepared) -> bool {
         (true, false) => {
             report::info(message!(
                 "memory-guard-off",
-                "`[memory] guard` is not needed: Slurm limits the memory of jobs by cgroups"
+                "`[memory] guard` has no effect on a node where Slurm can use cgroups"
             ));
             false
         }
@@ -453,6 +456,31 @@ mod tests {
             let prepared = Prepared { without_cgroups, ..Prepared::default() };
             assert_eq!(is_guard_needed(&config, &prepared), is_needed, "{guard} {without_cgroups}");
         }
+    }
+
+    #[test]
+    fn warning_to_idle_job_announces_cancel_only_if_configured() {
+        let task = |action, most| idle_task(7, action, most, "GPU use was low");
+        for (action, most, warning) in [
+            (IdleAction::Warn, IdleAction::Warn, Some("GPU use was low")),
+            (
+                IdleAction::Warn,
+                IdleAction::Cancel,
+                Some("GPU use was low; the job will be cancelled if this continues for as long again"),
+            ),
+            (IdleAction::Report, IdleAction::Report, None),
+        ] {
+            let note = task(action, most).map(|task| match task {
+                Task::Warn(7, note) => note,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(note.as_deref(), warning);
+        }
+        let cancel = task(IdleAction::Cancel, IdleAction::Cancel);
+        assert!(
+            matches!(&cancel, Some(Task::Cancel(7, note)) if note == "cancelled: GPU use was low, again"),
+            "{cancel:?}"
+        );
     }
 
     #[test]

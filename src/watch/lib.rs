@@ -1,4 +1,4 @@
-//! Monitoring of GPUs, memory and jobs: the agent, metrics and the page.
+//! Monitoring of GPUs, memory, directories and jobs: the agent, the metrics and the web page.
 
 #![forbid(unsafe_code)]
 

@@ -1,29 +1,30 @@
 //! Decides what to do when the container's memory, or the space of a directory, runs short.
 //!
-//! Time and samples are inputs, and [`Action`]s are outputs. The guard is for nodes on which Slurm does not limit the memory of jobs, so
-//! that an OOM kill could hit any process. For directories it is needed because the kubelet ends a whole pod that exceeds the size of
-//! one.
+//! Time and samples are inputs, and [`Action`]s are outputs. Memory is guarded, if configured, on nodes where Slurm does not limit the memory
+//! of jobs, because an OOM kill could hit any process there. Directories are guarded because the kubelet ends a whole pod if a volume exceeds
+//! its size limit.
 
 use std::collections::BTreeMap;
 
 use config::{Memory, Victim};
 use probe::memory::MemoryState;
 
-/// The pause after a cancelled job, in ms: its memory has to be released before the next decision.
+/// The pause after an attempt to cancel a job, in ms: the job's memory has to be released before the next attempt.
 const CANCEL_PAUSE_MS: u64 = 30_000;
 
 /// An action of the guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Drain the node, for this reason.
+    /// Drain the node. The text describes the free memory or space, for the reason.
     Drain(String),
     /// Resume the node.
     Resume,
-    /// Cancel a job that uses more than it requested, with this note to its user.
+    /// Cancel a job that uses more than it requested. The text describes the free memory or space, for the log and the note to the job's user.
     Cancel(Victim, String),
 }
 
-/// A running job, and its memory on this node in MiB.
+/// A running job, and its memory on this node in MiB. If the guard watches a directory, `requested` is 0 and `used` is the growth of the
+/// user's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobMemory {
     /// The job ID.
@@ -42,9 +43,10 @@ impl JobMemory {
     }
 }
 
-/// Chooses the job to cancel: one that uses more than it requested, of the user with the most memory that no job requested. Otherwise a
-/// user could have others' jobs cancelled with files or processes outside of jobs. `jobs` are sorted by their start. `users` is the
-/// memory of each user in MiB, including that outside of jobs; `None` is memory of an unknown user.
+/// Chooses the job to cancel. The job uses more than it requested, and belongs to the user with the most memory that no job requested. So
+/// a user's files, or processes outside of jobs, cannot cause the cancellation of other users' jobs. `jobs` are sorted by their start.
+/// `users` is the memory of each user in MiB, including that outside of jobs; `None` is memory of an unknown user. A job without a memory
+/// allocation is never chosen.
 pub fn victim(jobs: &[JobMemory], users: &BTreeMap<Option<u32>, u64>, which: Victim) -> Option<JobMemory> {
     let unrequested = |(uid, used): (&Option<u32>, &u64)| {
         let jobs_of_user = jobs.iter().filter(|job| Some(job.uid) == *uid);
@@ -63,7 +65,7 @@ pub fn victim(jobs: &[JobMemory], users: &BTreeMap<Option<u32>, u64>, which: Vic
 /// The state of the guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
-    /// Whether the node is drained because of its memory.
+    /// Whether the guard has drained the node.
     pub is_closed: bool,
     cancelled_ms: Option<u64>,
 }

@@ -14,13 +14,13 @@ use nix::sys::statvfs::statvfs;
 use sys::proc::parse::Mount;
 use sys::proc::{self, Process, Processes, parse};
 
-/// The time limit for reading all processes, and for reading all files.
+/// The time limit for reading all processes, and for reading the files of a tmpfs.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// The maximum number of files read. A user can create any number.
+/// The maximum number of files and directories read in a tmpfs. A user can create any number of files.
 const MAX_FILES: usize = 200_000;
-/// The maximum number of files and directories of a limited directory.
+/// The maximum number of files and directories to read in a limited directory.
 const MAX_ENTRIES: u32 = 1_000_000;
-/// Users named in a message.
+/// The maximum number of users named in a message.
 const MAX_NAMED: usize = 3;
 /// The maximum number of bytes to read from a process's environment.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
@@ -30,7 +30,8 @@ const MAX_ENVIRONMENT: u64 = 1 << 20;
 pub struct MemoryUse {
     /// The processes, except those of root outside of jobs.
     pub processes: Vec<ProcessMemory>,
-    /// By user; `None` is memory of files that have no name any more and that no process, or several users, have mapped.
+    /// The memory of each user. `None` is the memory of files that are not attributed: beyond the limits, or deleted and not mapped by
+    /// exactly one user.
     pub users: BTreeMap<Option<u32>, UserMemory>,
 }
 
@@ -42,7 +43,7 @@ pub struct ProcessMemory {
     /// The job: that of its slurmstepd, or else the one in its environment, which its user can choose.
     pub job: Option<u64>,
     /// Bytes, including the process's share of shared memory. Files of other users are not counted, because one user could use them to make
-    /// another's job exceed its request.
+    /// another's job exceed its request. If the process's mappings cannot be read, all of its shared memory is counted.
     pub bytes: u64,
 }
 
@@ -57,7 +58,7 @@ type Mapped = Vec<(FileId, u64)>;
 struct Tmpfs {
     mount: PathBuf,
     device: u64,
-    /// Bytes of all files, including those that have no name any more.
+    /// Bytes of all files, including deleted files that are still open.
     used: u64,
     files: Vec<FileInMemory>,
 }
@@ -66,12 +67,12 @@ struct Tmpfs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserMemory {
     processes: u64,
-    /// Bytes of files, by mount point.
+    /// Bytes of files that are not part of `processes`, by mount point or directory.
     files: BTreeMap<PathBuf, u64>,
 }
 
 impl UserMemory {
-    /// A user with these bytes of files below a directory.
+    /// A user with this many bytes of files below a directory, and no processes.
     pub fn of_files(directory: &Path, bytes: u64) -> Self {
         Self { processes: 0, files: [(directory.to_owned(), bytes)].into() }
     }
@@ -89,7 +90,7 @@ pub fn read() -> MemoryUse {
     attribute(processes(devices), &all)
 }
 
-/// The processes, and the files in a tmpfs of these devices that each has mapped.
+/// The processes, each with the files that it has mapped from the tmpfs with these device numbers.
 fn processes(devices: BTreeSet<u64>) -> Vec<(ProcessMemory, Mapped)> {
     let all = Processes::read();
     let is_counted = |process: &&Process| !process.is_dead && (process.uid != 0 || all.job(process).is_some());
@@ -106,7 +107,7 @@ fn processes(devices: BTreeSet<u64>) -> Vec<(ProcessMemory, Mapped)> {
     found
 }
 
-/// Memory of a process whose user cannot read its mappings. Shared memory is counted in full.
+/// Memory of a process whose mappings cannot be read, in bytes. Shared memory is counted in full.
 fn own_bytes(pid: i32) -> u64 {
     let status = proc::status(pid).unwrap_or_default();
     ["RssAnon", "RssShmem"].iter().filter_map(|key| kib(&status, key)).sum::<u64>() << 10
@@ -116,14 +117,15 @@ fn own_bytes(pid: i32) -> u64 {
 fn share(pid: i32, devices: &BTreeSet<u64>) -> Option<(u64, Mapped)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let shared = kib(&text, "Pss_Shmem");
-    // Linux before 5.9 reports only a sum that includes such caches.
+    // Older kernels report only a sum that includes this cache.
     let parts = kib(&text, "Pss_Anon").zip(shared).map(|(anonymous, shared)| anonymous + shared);
     let bytes = parts.or_else(|| kib(&text, "Pss"))? << 10;
     let maps = if shared == Some(0) { None } else { fs::read_to_string(format!("/proc/{pid}/smaps")).ok() };
     Some((bytes, mapped_files(&maps.unwrap_or_default(), devices)))
 }
 
-/// Parses /proc/PID/smaps: a line with address, rights, offset, device, inode and path, then lines such as `Pss: 4 kB`.
+/// The files on `devices` that a process has mapped, from /proc/PID/smaps. Each mapping has a line with address, rights, offset, device,
+/// inode and path, and then lines such as `Pss: 4 kB`.
 fn mapped_files(smaps: &str, devices: &BTreeSet<u64>) -> Mapped {
     let (mut mapped, mut is_on_device) = (Mapped::new(), false);
     for line in smaps.lines() {
@@ -160,8 +162,8 @@ fn job_of_environment(pid: i32) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Attributes a mapped file to the processes of its owner that have mapped it, or, if it has no name any more, to the only user who has
-/// mapped it. The rest is attributed to the owner as files.
+/// Attributes a mapped file to the processes of its owner that have mapped it, or, if it is deleted, to the only user who has mapped it.
+/// The rest is attributed to the owner as files.
 fn attribute(processes: Vec<(ProcessMemory, Mapped)>, all: &[Tmpfs]) -> MemoryUse {
     let owner = |tmpfs: &Tmpfs, file: &FileInMemory| ((tmpfs.device, file.inode), file.uid);
     let owners: BTreeMap<FileId, u32> =
@@ -192,7 +194,7 @@ fn attribute(processes: Vec<(ProcessMemory, Mapped)>, all: &[Tmpfs]) -> MemoryUs
         for file in &tmpfs.files {
             *by_owner.entry(Some(file.uid)).or_default() += file.bytes;
         }
-        // Files without a name, and files beyond the limits.
+        // Deleted files, and files beyond the limits.
         by_owner.insert(None, tmpfs.used.saturating_sub(by_owner.values().sum()));
         for (uid, bytes) in by_owner {
             let bytes = bytes.saturating_sub(in_processes.get(&(tmpfs.device, uid)).copied().unwrap_or_default());
@@ -216,14 +218,14 @@ fn tmpfs() -> Vec<Tmpfs> {
             .map_or(0, |disk| disk.blocks().saturating_sub(disk.blocks_free()).saturating_mul(disk.fragment_size()));
         devices.insert(device).then(|| Tmpfs { device, used, files: files(&mount), mount })
     };
-    writable_tmpfs().into_iter().filter_map(read).collect()
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    writable_tmpfs(&mountinfo).into_iter().filter_map(read).collect()
 }
 
 /// The mount points of file systems in memory that users may write to.
-fn writable_tmpfs() -> Vec<PathBuf> {
-    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+fn writable_tmpfs(mountinfo: &str) -> Vec<PathBuf> {
     let is_writable = |mount: &Mount<'_>| mount.kind == "tmpfs" && !mount.read_only && mount.at != "/dev";
-    Mount::all(&mountinfo).filter(is_writable).map(|mount| PathBuf::from(mount.at)).collect()
+    Mount::all(mountinfo).filter(is_writable).map(|mount| PathBuf::from(mount.at)).collect()
 }
 
 /// A file or directory in memory.
@@ -237,7 +239,7 @@ struct FileInMemory {
     bytes: u64,
 }
 
-/// The files below a mount point. A file with several names is counted once.
+/// The files below a mount point, up to [`MAX_FILES`] and within [`DEADLINE`]. A file with several names is counted once.
 fn files(mount: &Path) -> Vec<FileInMemory> {
     let deadline = Instant::now() + DEADLINE;
     let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
@@ -251,8 +253,8 @@ fn files(mount: &Path) -> Vec<FileInMemory> {
     all
 }
 
-/// The bytes of each user's files below a directory on a disk; `None` if there are too many to be counted. A file that was deleted while
-/// open is not counted. The kubelet does not count it either.
+/// The bytes of each user's files below a directory on a disk; `None` if the directory is missing or has too many files. A file that was
+/// deleted while open is not counted. The kubelet does not count it either, unless it uses quotas.
 pub fn of_directory(directory: &Path) -> Option<BTreeMap<u32, u64>> {
     let (mut users, mut left) = (BTreeMap::new(), MAX_ENTRIES);
     let is_complete = walk(directory, |found| {
@@ -265,8 +267,8 @@ pub fn of_directory(directory: &Path) -> Option<BTreeMap<u32, u64>> {
     is_complete.then_some(users)
 }
 
-/// Calls `each` for every file and directory below `top`, until it returns `false`. Follows no link and stays in the file system. Returns
-/// whether it reached the end.
+/// Calls `each` for every file and directory below `top`, until `each` returns `false`. Follows no links and does not leave the file
+/// system. Returns `false` if `top` does not exist, or `each` returned `false`.
 fn walk(top: &Path, mut each: impl FnMut(&fs::Metadata) -> bool) -> bool {
     let Ok(found) = top.symlink_metadata() else { return false };
     let device = found.dev();
@@ -288,8 +290,8 @@ fn walk(top: &Path, mut each: impl FnMut(&fs::Metadata) -> bool) -> bool {
     true
 }
 
-/// Reads a directory, unless its user has replaced it, or a parent, by another one or by a link: other users' files would be counted as if
-/// they were there.
+/// Reads a directory. Fails if a user has replaced the directory or a parent with another directory or a link, so that other users' files
+/// would be counted.
 fn read_directory(path: &Path, (device, inode): (u64, u64)) -> std::io::Result<fs::ReadDir> {
     let directory = fs::File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(path)?;
     let found = directory.metadata()?;
@@ -308,7 +310,14 @@ pub fn describe_users(users: &BTreeMap<Option<u32>, UserMemory>, name: impl Fn(u
         let files = files.map(|(mount, bytes)| format!("{} MiB of files in {}", bytes >> 20, mount.display()));
         let processes = (memory.processes >= 1 << 20).then(|| format!("{} MiB of processes", memory.processes >> 20));
         let parts: Vec<String> = files.chain(processes).collect();
-        format!("{}: {}", uid.map_or_else(|| "deleted, but open".to_owned(), &name), parts.join(", "))
+        format!(
+            "{}: {}",
+            uid.map_or_else(
+                || "unknown user (deleted files that are open, or too many files to read)".to_owned(),
+                &name
+            ),
+            parts.join(", ")
+        )
     });
     descriptions.collect::<Vec<_>>().join("; ")
 }
@@ -328,6 +337,39 @@ mod tests {
         assert!(own >= 64 << 20 && mapped.is_empty(), "{own}");
         drop(filled);
         assert_eq!(kib("Rss: 1 kB\nPss:    12 kB\n", "Pss"), Some(12));
+    }
+
+    /// Without the right to read its mappings, all of a process's own memory is counted.
+    #[test]
+    fn own_memory_of_a_process_is_in_bytes() {
+        let filled = vec![1_u8; 64 << 20];
+        let bytes = own_bytes(i32::try_from(std::process::id()).unwrap());
+        assert!((64 << 20..1 << 30).contains(&bytes), "{bytes}");
+        drop(filled);
+        assert_eq!(own_bytes(i32::MAX), 0);
+    }
+
+    #[test]
+    fn users_write_to_tmpfs_except_dev_and_read_only_ones() {
+        let mount = |at: &str, options: &str, kind: &str| format!("30 23 0:26 / {at} {options} - {kind} {kind} rw\n");
+        let mounts = [
+            mount("/", "rw,relatime", "overlay"),
+            mount("/dev", "rw,nosuid", "tmpfs"),
+            mount("/dev/shm", "rw,nosuid", "tmpfs"),
+            mount("/run/secrets", "ro,relatime", "tmpfs"),
+            mount("/scratch", "rw", "ext4"),
+            mount("/tmp", "rw", "tmpfs"),
+        ];
+        assert_eq!(writable_tmpfs(&mounts.concat()), ["/dev/shm", "/tmp"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn file_in_shared_memory_counts_for_its_owner() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        fs::write(file.path(), vec![1; 8 << 20]).unwrap();
+        assert!(bytes_of_files() >= 8 << 20);
+        let own = read().users.remove(&Some(nix::unistd::geteuid().as_raw())).unwrap();
+        assert!(own.files.get(Path::new("/dev/shm")).is_some_and(|bytes| *bytes >= 8 << 20), "{own:?}");
     }
 
     #[test]
@@ -434,7 +476,7 @@ mod tests {
         assert_eq!(
             describe_users(&users.into(), |uid| format!("u{uid}")),
             "u2: 300 MiB of files in /dev/shm, 2 MiB of files in /tmp, 7 MiB of processes; \
-             deleted, but open: 9 MiB of files in /dev/shm; u1: 5 MiB of processes"
+             unknown user (deleted files that are open, or too many files to read): 9 MiB of files in /dev/shm; u1: 5 MiB of processes"
         );
     }
 }

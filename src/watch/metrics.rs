@@ -1,6 +1,6 @@
-//! Metrics for Prometheus, and a page for people, over HTTP.
+//! Metrics for Prometheus, and a web page, over HTTP.
 //!
-//! The process has the rights of an unprivileged user, and reads files that other processes write; `scrape` and its
+//! The process has the rights of an unprivileged user, reads files that other processes write, and queries slurmctld; `scrape` and its
 //! callees are pure.
 
 mod cluster;
@@ -39,7 +39,7 @@ pub struct Settings {
 /// Serves until the process is killed.
 ///
 /// # Errors
-/// The address cannot be listened on, or the rights cannot be given up.
+/// The rights cannot be given up, or the server cannot be started or cannot listen on the address.
 pub fn run(settings: Settings) -> anyhow::Result<()> {
     rights::give_up()?;
     server::run(settings)

@@ -1,6 +1,7 @@
 //! The current state of this container, its GPUs and its cluster, for the metrics and the page.
 //!
-//! It reads PID 1's and the agent's files and queries slurmctld with the rights of any user; it opens no GPU.
+//! This module reads the files of PID 1 and of the agent, and queries slurmctld. It needs only the rights of an ordinary user, and opens no
+//! GPU.
 
 pub mod allocation;
 pub mod queue;
@@ -21,10 +22,10 @@ pub use allocation::Allocations;
 pub use seen::{Files, Slurm};
 pub use state::State;
 
-/// Maximum size of a file. A report of 64 GPUs has 100 KiB.
+/// Maximum size of a file. A report of 64 GPUs is about 100 KiB.
 const LONGEST: u64 = 16 << 20;
 
-/// Reads the files in the run directory. A missing or half-written file is `None`.
+/// Reads the files in the run directory. A missing or invalid file, or the status of a slurminit that has ended, is `None`.
 pub fn files(run: &Path) -> Files {
     let status = read(&run.join(STATUS_FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
     let status = status.filter(status::is_process_alive);

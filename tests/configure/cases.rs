@@ -170,6 +170,7 @@ fn amd() -> Vec<(&'static str, Host)> {
         ("amd-rootless", two_mi210().engine(&["runc"], json!({ "SecurityOptions": ["name=rootless"] }))),
         ("amd-engine-elsewhere", two_mi210().trial(Vendor::Amd, 0).failure("docker", "trial-amd", 125, no_kfd)),
         ("both-vendors", two_h200().amd(1, 44, 992).trial(Vendor::Nvidia, 2).trial(Vendor::Amd, 1)),
+        ("both-vendors-unknown-number", two_h200().amd(1, 44, 992).argument(["--gpu-type", "amd", "--gpus", "1"])),
         ("both-vendors-amd-requested", two_h200().amd(1, 44, 992).argument(["--gpu-type", "amd"])),
     ]
 }
@@ -222,7 +223,7 @@ fn files() -> Vec<(&'static str, Host)> {
         ("user-file", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
         ("user-file-with-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
         ("user-file-with-generated-name", two_h200().project("compose.gpus.yaml", "services: {}\n")),
-        ("user-compose-yaml", two_h200().project("compose.yaml", "services:\n  slurm:\n    image: slurminit:latest\n")),
+        ("user-compose-yaml", two_h200().project("compose.yaml", "# not compose.gpus.yaml\nservices:\n  slurm:\n    image: slurminit:latest\n")),
         (
             "user-file-with-all-settings",
             two_h200().project(

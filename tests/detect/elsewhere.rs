@@ -93,12 +93,12 @@ fn reports_requested_gpus_that_are_missing() {
         (one(), "all", ""),
         (one(), "0", ""),
         (one(), "GPU-fa4e0000", ""),
-        (one(), "GPU-0bad", "GPU-0bad not usable here"),
-        (one(), "0,1", "only 1 of 2 requested GPUs usable here"),
-        (one(), "MIG-0bad", "MIG-0bad not usable here"),
-        (Machine::new(None), "void", "requests no GPU"),
-        (Machine::new(None), "none", "requests no GPU"),
-        (Machine::new(None), "all", "requests GPUs, but none is available"),
+        (one(), "GPU-0bad", "GPU-0bad not usable in this container"),
+        (one(), "0,1", "only 1 of 2 requested GPUs usable in this container"),
+        (one(), "MIG-0bad", "MIG-0bad not usable in this container"),
+        (Machine::new(None), "void", "requests no NVIDIA GPU"),
+        (Machine::new(None), "none", "requests no NVIDIA GPU"),
+        (Machine::new(None), "all", "requests NVIDIA GPUs, but none is available"),
     ] {
         let inventory = with_variables(&machine, &[("NVIDIA_VISIBLE_DEVICES", devices)]);
         let findings: Vec<&str> = inventory.findings.iter().map(|finding| finding.what.as_str()).collect();
@@ -113,8 +113,8 @@ fn reports_requested_gpus_that_are_missing() {
 #[test]
 fn missing_library_is_explained_by_capabilities() {
     for (capabilities, cause) in [
-        ("compute", "lacks \"utility\""),
-        ("compute,utility", "passed manually"),
+        ("compute", "does not contain \"utility\""),
+        ("compute,utility", "another runtime started the container"),
         ("", "only with the driver capability \"utility\""),
     ] {
         let machine = Machine::new(None).with_devices(&[0]);

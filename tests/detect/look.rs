@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
 use fake_nvml::profile;
-use faults::sample::Line;
+use faults::fault::FaultKind;
+use faults::sample::{Identity, Line};
 use model::inventory::{InstanceReadings, Readings};
 use tempfile::TempDir;
 
@@ -120,10 +121,12 @@ fn skips_extra_calls_of_whole_gpus_unless_requested() {
 }
 
 #[test]
-fn old_driver_reports_available_facts() {
+fn old_and_new_drivers_report_available_facts() {
     let machine = "[[gpu]]\ncondition = { fabric = 2, tensor = 1.0 }\n[[gpu.mig]]\nused_mib = 5\nbusy = [1.0, 1.0]\n";
     let calls = ["nvmlDeviceGetGpuFabricInfoV", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetFieldValues"];
     let samples = samples_without(&calls, &[machine, machine], &["--meters"]);
+    let new = samples_without(&["nvmlDeviceGetGpuFabricInfo"], &[machine], &[]);
+    assert_eq!(new[0][0].fabric_state, Some(2));
     let gpu = &samples[1][0];
     assert_eq!((gpu.fabric_state, gpu.tensor_ppm, gpu.pcie_traffic.sent), (Some(2), None, None));
     assert_eq!((gpu.instances[0].memory_used, gpu.instances[0].sm_ppm), (Some(5 << 20), None));
@@ -138,5 +141,52 @@ fn failing_extra_calls_cause_no_fault() {
         let machine = format!("[[gpu]]\ncondition = {{ fabric = 3 }}\n[[gpu.mig]]\nbusy = [1.0, 1.0]\n{faults}");
         let samples = samples(&[&machine, &machine], &["--meters"]);
         assert_eq!((samples[1][0].power_mw, samples[1][0].fabric_state), (Some(70_000), None), "{kind}");
+    }
+}
+
+/// The answer to a check of one GPU, by a machine with two.
+fn check(machine: &str, gpu: &Identity) -> Line {
+    let directory = TempDir::new().unwrap();
+    // The process drops root privileges.
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let library = directory.path().join("libnvidia-ml.so.1");
+    fs::copy(fake_nvml(), &library).unwrap();
+    fs::write(directory.path().join("machine.toml"), machine).unwrap();
+    let mut command = Command::new(harness::slurminit());
+    command.args(["look", "--vendor", "nvidia", "--only", &serde_json::to_string(gpu).unwrap()]);
+    command.env("SLURMINIT_NVML_LIBRARY", &library).env("FAKE_NVML", directory.path().join("machine.toml"));
+    let output = command.output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Line> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines.into_iter().next().unwrap()
+}
+
+#[test]
+fn check_of_one_gpu_reports_that_gpu_or_its_fault() {
+    let gpu = |uuid: Option<&str>| Identity { index: 1, uuid: uuid.map(str::to_owned), ..Identity::default() };
+    let machine = |more: &str| {
+        format!("[[gpu]]\nuuid = 'GPU-a'\n[[gpu]]\nuuid = 'GPU-b'\ncondition = {{ temperature = 61 }}\n{more}")
+    };
+    let fault = |at: &str, kind: &str| format!("[[fault]]\nat = '{at}'\nkind = '{kind}'\n");
+    let seen = |temperature, trouble| (None, temperature, trouble);
+    for (more, uuid, expected) in [
+        (String::new(), Some("GPU-b"), seen(Some(61), None)),
+        (String::new(), None, seen(Some(61), None)),
+        // Another card in the same slot.
+        (String::new(), Some("GPU-c"), seen(None, Some(FaultKind::Lost))),
+        (fault("handle", "gpu-is-lost"), Some("GPU-b"), seen(None, Some(FaultKind::Lost))),
+        // The GPU is lost after it was identified.
+        (fault("temperature", "gpu-is-lost"), Some("GPU-b"), seen(None, Some(FaultKind::Lost))),
+        (fault("init", "unknown"), Some("GPU-b"), (Some(FaultKind::DeviceDenied), None, None)),
+        (fault("count", "unknown"), Some("GPU-b"), (Some(FaultKind::DeviceDenied), None, None)),
+        (fault("init", "driver-not-loaded"), Some("GPU-b"), (Some(FaultKind::Lost), None, None)),
+    ] {
+        let answer = match check(&machine(&more), &gpu(uuid)) {
+            Line::Seen { seen, .. } => (None, seen.condition.temperature, seen.trouble),
+            Line::Trouble { kind, .. } => (Some(kind), None, None),
+            line => panic!("{line:?}"),
+        };
+        assert_eq!(answer, expected, "{more} {uuid:?}");
     }
 }

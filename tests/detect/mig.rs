@@ -15,7 +15,7 @@ fn gpu_in_mig_mode_without_instance_is_unusable_and_reported() {
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
     assert!(finding.what.contains("GPU 0 is in MIG mode without an instance"), "{finding:?}");
-    assert!(finding.fix.contains("nvidia-smi mig -i 0 -cgi"), "{finding:?}");
+    assert!(finding.fix.contains(":00.0 -cgi PROFILE -C"), "{finding:?}");
 }
 
 /// GPU 0 has minor 3; one slot is empty; a device file of one instance is missing from the container.
@@ -68,7 +68,7 @@ fn excludes_mig_instance_without_capability_entry() {
     let inventory = Machine::new(Some("[[gpu]]\n[[gpu.mig]]\ngi = 7")).with_devices(&[0]).detect();
     assert_eq!(inventory.usable_gpus().count(), 0);
     assert!(
-        inventory.findings[0].cause.contains("mig-minors has no line for GPU instance 7"),
+        inventory.findings[0].cause.contains("mig-minors has no line for a capability of GPU instance 7"),
         "{:?}",
         inventory.findings
     );
@@ -125,5 +125,5 @@ fn excludes_gpu_in_mig_mode_without_nvml() {
     assert_eq!(inventory.drivers[0].source, Source::NvidiaProc);
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
     let [_, finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-    assert!(finding.cause.contains("GPU instance 9 has a UUID only in NVML"), "{finding:?}");
+    assert!(finding.cause.contains("the UUID of GPU instance 9 is available only from NVML"), "{finding:?}");
 }

@@ -13,23 +13,23 @@ pub(crate) fn all() -> Vec<Case> {
     [gpus(), settings(), workload(), start(), node()].into_iter().flatten().collect()
 }
 
-fn healthy() -> Container {
+pub(crate) fn healthy() -> Container {
     Container::healthy()
 }
 
 /// A container with one GPU; `description` adds keys to its table.
-fn gpu(description: &str) -> Container {
+pub(crate) fn gpu(description: &str) -> Container {
     healthy().machine(&format!(
         "driver = \"550.127.05\"\ncuda = \"12.4\"\n[[gpu]]\nnuma = 0\npersistence = true\n{description}\n"
     ))
 }
 
 /// A container without NVML, device files and GRES.
-fn without_gpu() -> Container {
+pub(crate) fn without_gpu() -> Container {
     healthy().without_library().without("dev/nvidia0").answer("sinfo", "node", "(null)|idle|none\n")
 }
 
-fn limits(locked: &str, stack: &str) -> Container {
+pub(crate) fn limits(locked: &str, stack: &str) -> Container {
     let line = |name: &str, soft: &str| format!("{name:<26}{soft:<21}{soft:<21}bytes\n");
     let text = line("Max stack size", stack) + &line("Max locked memory", locked);
     healthy().file(
@@ -246,7 +246,7 @@ fn faulty() -> Container {
 }
 
 /// A compute node: slurmd is in this state, and `node` is the controller's record of the node.
-fn compute(state: UnitState, node: &str) -> Container {
+pub(crate) fn compute(state: UnitState, node: &str) -> Container {
     let unit = |name: &str, state| UnitSnapshot { name: name.to_owned(), state, ..UnitSnapshot::default() };
     healthy().status(vec![unit("munged", UnitState::Ready), unit("slurmd", state)]).answer("sinfo", "node", node)
 }
@@ -268,6 +268,8 @@ fn node() -> Vec<Case> {
     };
     vec![
         ("daemon-given-up", "daemons", unit(UnitState::GivenUp, 5, None)),
+        ("daemon-waits-for-restart", "daemons", unit(UnitState::BackingOff, 2, None)),
+        ("daemon-starts", "daemons", unit(UnitState::Starting, 0, None)),
         ("daemon-restarted", "daemons", unit(UnitState::Ready, 2, None)),
         (
             "daemon-was-unresponsive",
@@ -303,6 +305,10 @@ fn node() -> Vec<Case> {
         ("drained-by-administrator", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),
         ("drained-by-full-disk", "drain", node("gpu:nvidia:1|drained|SlurmdSpoolDir is full\n")),
         ("stale-drain", "drain", node("gpu:nvidia:1|drained|gres/gpu count reported lower than configured (0 < 1)\n")),
+        ("drained-by-agent", "drain", node("gpu:nvidia:1|drained|slurminit: GPU 0 is lost\n")),
+        ("drained-by-test-job", "drain", node("gpu:nvidia:1|drained|slurminit: test job: exit code 1\n")),
+        ("leftover-drain", "drain", node("gpu:nvidia:1|drained|slurminit: reload\n")),
+        ("node-offers-no-gpu", "gres", node("(null)|idle|none\n")),
         ("gres-lower", "gres", node("gpu:nvidia:2|inval|gres/gpu count reported lower than configured (1 < 2)\n")),
         ("no-gres", "gres", without_gpu()),
         (
@@ -339,6 +345,11 @@ fn node() -> Vec<Case> {
             healthy().file("etc/slurm/gres.conf", "# Written by slurminit\nAutoDetect=off\n"),
         ),
         ("slurmstepd-died", "lost-jobs", healthy().answer("squeue", "comments", &comments())),
+        (
+            "job-of-unknown-user",
+            "waiting-jobs",
+            healthy().answer("squeue", "waiting", "12|12|PENDING|1|0:00|main|1234|1234||||(null)|JobHeldAdmin|\n"),
+        ),
         ("job-waits", "waiting-jobs", healthy().answer("squeue", "waiting", "12|12|PENDING|1|0:00|main|eve|1000||||(null)|Resources|\n13|13|PENDING|1|0:00|main|eve|1000||||(null)|Priority|\n")),
     ]
 }

@@ -9,7 +9,7 @@ use crate::configure::host::Host;
 
 type Case = (&'static str, &'static str, Host);
 
-const H200: &str = "NVIDIA H200";
+pub(crate) const H200: &str = "NVIDIA H200";
 
 /// A host with one H200 and a complete driver, toolkit and Docker setup.
 pub(crate) fn healthy() -> Host {
@@ -22,7 +22,7 @@ pub(crate) fn healthy() -> Host {
 }
 
 /// Adds default output for the tools that every host has.
-fn with_tools(host: Host) -> Host {
+pub(crate) fn with_tools(host: Host) -> Host {
     host.answer("timedatectl", "clock", "yes\n").answer("docker", "running", "").answer("docker", "labels", "null")
 }
 
@@ -97,6 +97,12 @@ pub(crate) fn all() -> Vec<Case> {
             "host-toolkit-not-registered",
             "toolkit",
             with_tools(Host::with_docker(&["runc"]).nvidia(1, H200, "550.127.05").toolkit(false)),
+        ),
+        (
+            "host-toolkit-not-registered-rootless",
+            "toolkit",
+            with_tools(Host::with_docker(&["runc"]).nvidia(1, H200, "550.127.05").toolkit(false))
+                .engine(&["runc"], json!({ "SecurityOptions": ["name=rootless"] })),
         ),
         (
             "host-passthrough-fails",

@@ -246,7 +246,11 @@ fn accounting_turned_on_for_used_state_keeps_jobs_and_ids() {
     let refused = image("embedded").run(&["true"]);
     let output = refused.stderr + &refused.stdout;
     assert_eq!(refused.code, 78, "{output}");
-    assert!(output.contains("has ID 17") && output.contains("remove /var/lib/slurm/slurmctld/clustername"), "{output}");
+    assert!(
+        output.contains("the ID 17 in the saved state")
+            && output.contains("remove /var/lib/slurm/slurmctld/clustername"),
+        "{output}"
+    );
     // The fix that the message gives.
     let fix = "rm /var/lib/slurm/slurmctld/clustername";
     image("none").with(["--entrypoint", "sh"]).run(&["-c", fix]).ok();
@@ -284,7 +288,7 @@ fn external_database_is_changed_only_for_one_without_jobs() {
     let refused = start("first");
     let output = refused.stderr + &refused.stdout;
     assert_eq!(refused.code, 78, "{output}");
-    assert!(output.contains(&format!("has ID {}", second.trim())), "{output}");
+    assert!(output.contains(&format!("the ID {} in the saved state", second.trim())), "{output}");
     assert_eq!(start("second").ok(), second);
 }
 

@@ -35,11 +35,11 @@ fn job_on_two_nodes_is_cancelled_once_its_gpus_on_both_are_idle() {
     nodes[0].until(&format!("[ $(date +%s) -gt {} ]", marked + 32));
     assert!(!comment().contains("c2="), "{}", comment());
     let output = nodes[0].sh("cat /tmp/out");
-    assert!(!output.contains("used its GPUs less"), "{output}");
+    assert!(!output.contains("GPU use"), "{output}");
     // Both are idle: the job is warned and then cancelled.
     set(&nodes[1], 0);
-    nodes[0].until("grep -q \"it will be cancelled\" /tmp/out");
+    nodes[0].until("grep -q \"the job will be cancelled\" /tmp/out");
     nodes[0].until(&format!("! squeue --noheader --jobs {id} --states RUNNING | grep -q ."));
     let output = nodes[0].sh("cat /tmp/out");
-    assert!(output.contains("cancelled: this job used its GPUs less than 2 %"), "{output}");
+    assert!(output.contains("cancelled: GPU use of this job was below 2 %"), "{output}");
 }

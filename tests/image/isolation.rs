@@ -251,6 +251,18 @@ fn leaves_host_and_shared_device_files_unchanged() {
     }
 }
 
+/// The Epilog closes the device files before it runs the hook.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn gpus_are_closed_although_a_hook_drains_the_node() {
+    let lab = Lab::demo("[[hooks.post_job]]\ncommand = [\"false\"]\non_failure = \"drain\"\n");
+    assert_eq!(lab.files(), CLOSED);
+    let openable = lab.user("alice", &format!("srun --gres=gpu:1 sh -c '{PRINT_OPENABLE}'")).ok();
+    assert!(["0\n", "1\n"].contains(&openable.as_str()), "{openable}");
+    lab.container.until("sinfo --noheader --format=%T%E | grep -q 'drained.*pilog'");
+    assert_eq!(lab.files(), CLOSED);
+}
+
 /// Keeps both GPUs open. If the first argument is `hides`, the process hides its descriptors; the second identifies it for pgrep.
 const HOLD: &str = r#"exec perl -e 'syscall(157, 4, 0, 0, 0, 0) if $ARGV[0] eq "hides"; open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600' "#;
 

@@ -105,7 +105,10 @@ fn printed_fix_opens_devices_of_groups_to_users() {
             serde_json::from_str(&container.sh("slurminit detect --json")).expect("the inventory is JSON");
         let findings = inventory["findings"].as_array().expect("a list");
         let finding = findings.iter().find(|finding| finding["kind"] == "gpu-groups").expect("a finding");
-        let fix = finding["fix"].as_str().and_then(|fix| fix.split_once(" in the image;")).expect("a command");
+        let fix = finding["fix"]
+            .as_str()
+            .and_then(|fix| fix.strip_prefix("in the image, run: ")?.split_once("; or "))
+            .expect("a command");
         let opens = |device: &str| {
             let outcome =
                 container.exec(&["setpriv", "--reuid=ana", "--regid=ana", "--init-groups", "test", "-r", device]);

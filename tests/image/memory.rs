@@ -146,7 +146,7 @@ fn no_job_is_cancelled_because_of_file_of_other_user() {
 fn container_restarts_and_requeues_jobs_when_user_fills_oversized_tmpfs() {
     let limits = ["--memory", "300m", "--memory-swap", "300m", "--shm-size", "1g", "--restart", "always"];
     let container = Image::new(PLAIN).json_log().with(limits).serve();
-    assert!(container.log().contains("tmpfs mounts can exceed the container's memory limit"), "{}", container.log());
+    assert!(container.log().contains("tmpfs mounts can fill the container's memory limit"), "{}", container.log());
     let job = container.sh("sbatch --parsable --requeue --output /dev/null --wrap 'exec sleep 7001'");
     container.until(&format!("squeue --noheader --jobs {job} --format %T | grep -q RUNNING"));
     container.until_saved();

@@ -72,7 +72,7 @@ fn mpi_ranks_communicate_with_and_without_peer_memory_access() {
         assert_eq!(container.sh("MPIR_CVAR_CH4_CMA_ENABLE=1 srun sh -c 'echo $MPIR_CVAR_CH4_CMA_ENABLE'"), "1");
         let doctor = container.exec(&["slurminit", "doctor", "--json"]).stdout;
         let report: serde_json::Value = serde_json::from_str(&doctor).expect("doctor prints JSON");
-        let is_reported = report.to_string().contains("jobs get MPIR_CVAR_CH4_CMA_ENABLE=0");
+        let is_reported = report.to_string().contains("jobs run with MPIR_CVAR_CH4_CMA_ENABLE=0");
         assert_eq!(is_reported, is_refused, "{doctor}");
     }
     // Simulated nodes share the host name and /dev/shm.

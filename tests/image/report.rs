@@ -95,7 +95,7 @@ fn report_equals_what_the_driver_was_set_to() {
     assert_eq!(jobs("alice"), vec![Value::from(alice.clone())], "bob's connections lock out alice");
     container.sh("pkill -u bob perl");
     let none = docker(["exec", "--user", "bob", &container.name, "slurminit", "report", &alice]);
-    assert!(none.code == 1 && none.stderr.contains("without a report"), "{none:?}");
+    assert!(none.code == 1 && none.stderr.contains("no report for"), "{none:?}");
     // bob has requested mail, so the end of his job is notified.
     container.until("grep -q job-end /tmp/ends");
     let end: Value = serde_json::from_str(&container.sh("cat /tmp/ends")).unwrap();
@@ -220,7 +220,8 @@ fn exactly_the_idle_jobs_are_warned_and_then_cancelled() {
     // The output of each idle job has both lines, and the output of the other jobs is empty.
     for id in idle {
         let output = container.sh(&format!("cat /tmp/out-{id}"));
-        let (warned, cancelled) = (output.find("it will be cancelled"), output.find("cancelled: this job used"));
+        let (warned, cancelled) =
+            (output.find("the job will be cancelled"), output.find("cancelled: GPU use of this job"));
         assert!(warned.is_some() && warned < cancelled, "{output}");
     }
     for id in &busy {

@@ -73,7 +73,7 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
 
     // A session at a terminal prints a warning about the time limit, here at once.
     let line = "script --quiet --command 'slurminit session --time 10m -- sleep 8' typed >/dev/null </dev/null; grep -a 'reaches its time limit' typed";
-    assert!(site.login("alice", line).ok().contains("in 10 minutes; save your work"));
+    assert!(site.login("alice", line).ok().contains("in 10 min; save your work"));
     site.wait_until_free(Duration::from_secs(10));
 
     // A closed terminal leaves no job.
@@ -217,8 +217,8 @@ fn killed_clients_leave_no_job() {
 fn ssh_without_key_names_the_fix() {
     let site = Site::start();
     let outcome = site.login("bob", "slurminit session proxy </dev/null");
-    assert!(outcome.code == 1 && outcome.stderr.contains("bob has no public key: add ssh_keys"), "{outcome:?}");
+    assert!(outcome.code == 1 && outcome.stderr.contains("bob has no public key: add `ssh_keys`"), "{outcome:?}");
     assert_eq!(site.container.sh("squeue --noheader"), "");
     let outcome = site.login("bob", "slurminit session ssh-config --login 'bob@host;id'");
-    assert!(outcome.code == 1 && outcome.stderr.contains("a shell would change"), "{outcome:?}");
+    assert!(outcome.code == 1 && outcome.stderr.contains("shells interpret other characters"), "{outcome:?}");
 }

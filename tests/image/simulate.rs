@@ -48,7 +48,7 @@ fn simulated_nodes_have_configured_resources_and_fail_one_by_one() {
     container.until("sinfo --noheader --format %T | grep -qx idle");
     assert!(container.records("leftover-ended").is_empty(), "{}", container.log());
     assert!(container.sh("slurminit status").contains("3 SIMULATED"));
-    assert_eq!(container.sh("slurminit reload --dry-run"), "no restart needed");
+    assert_eq!(container.sh("slurminit reload --dry-run"), "the daemons need no restart");
     // A killed slurmd is restarted and its jobs keep running.
     container.sh("sbatch --output /dev/null -N2 --wrap 'srun sleep 600'");
     container.until("[ $(pgrep -xc sleep) = 2 ]");

@@ -24,9 +24,9 @@ fn cluster_starts_inside_a_job_of_another_slurm() {
         variables.iter().fold(Image::new(PLAIN).json_log(), |image, variable| image.with(["--env", variable]))
     };
     for (variables, named) in [
-        (&OUTER[..], "SLURM_JOB_ID and 8 other"),
+        (&OUTER[..], "SLURM_JOB_ID and other variables of a job in another Slurm cluster are ignored (9 in all)"),
         (&["SLURM_CONF=/run/slurm/conf/slurm.conf"], "SLURM_CONF is ignored"),
-        (&["SLURM_JOB_ID=4711", "SLURM_MEM_PER_CPU=1", "SLURM_MEM_PER_NODE=1"], "SLURM_JOB_ID and 2 other"),
+        (&["SLURM_JOB_ID=4711", "SLURM_MEM_PER_CPU=1", "SLURM_MEM_PER_NODE=1"], "SLURM_JOB_ID and other variables"),
     ] {
         let container = image(variables).serve();
         let warnings = container.records("start-warning");

@@ -27,19 +27,19 @@ const CASES: [(&str, &str, &[&str], &str); 7] = [
     (
         "-w node1 --gpus-per-node=1",
         "-w node1 --gres=gpu:2",
-        &["waits for 2 GPUs: 1 of 2 in use by alice (without a time limit)", "with 1 GPU less"],
+        &["waits for 2 GPUs: 1 of 2 in use by alice (without a time limit)", "with at most 1 GPU"],
         "-w node1 --gres=gpu:1",
     ),
     (
         "-w node1 -c5 --mem=1G",
         "-w node1 -c4 --mem=1G",
-        &["waits for 4 CPUs: 5 of 8 in use", "job JOB of alice (5 CPUs, 1 GiB)", "with 1 CPU less"],
+        &["waits for 4 CPUs: 5 of 8 in use", "job JOB of alice (5 CPUs, 1 GiB)", "with at most 3 CPUs"],
         "-w node1 -c3 --mem=1G",
     ),
     (
         "-w node1 --mem=10G",
         "-w node1 --mem=8G",
-        &["10 GiB of 16 GiB in use by alice", "with 6 GiB of memory at most"],
+        &["10 GiB of 16 GiB in use by alice", "with at most 6 GiB of memory"],
         "-w node1 --mem=6G",
     ),
     (
@@ -99,7 +99,7 @@ fn suggested_change_lets_job_start_at_once() {
         container.until("! squeue --noheader | grep -q .");
     }
     let unknown = container.exec(&["slurminit", "why", "999"]);
-    assert!(unknown.code == 1 && unknown.stderr.contains("no job 999 in the queue"), "{unknown:?}");
+    assert!(unknown.code == 1 && unknown.stderr.contains("job 999 is not in the queue"), "{unknown:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The real metrics server with a sample report and stubs of Slurm's commands.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -62,7 +63,7 @@ impl Site {
         add_stub("scontrol", "cat \"${0%/*}/nodes\"");
         add_stub(
             "squeue",
-            "case \"$*\" in *--json*) cat \"${0%/*}/jobs\" ;; *) mark=${*#*--format=}; sed \"s/^/${mark%%%*}/\" \"${0%/*}/queue\" ;; esac",
+            "case \"$*\" in *--json*) cat \"${0%/*}/jobs\" ;; *--array*--states=all*) mark=${*#*--format=}; sed \"s/^/${mark%%%*}/\" \"${0%/*}/queue\" ;; esac",
         );
         add_stub("sdiag", "echo");
         // Another process could take the port before the server does.
@@ -88,6 +89,28 @@ impl Site {
     /// Writes a new report with this utilization of the first GPU.
     pub(crate) fn set_utilization(&self, percent: u32) {
         self.write(report::FILE, &serde_json::to_string(&report(percent)).unwrap());
+    }
+
+    /// The response to a request with this first line and this host.
+    pub(crate) fn response(&self, request: &str, host: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let (start, end) = (format!("{request} HTTP/1.1\r\n"), format!("Host: {host}\r\n\r\n"));
+        [start, end].iter().for_each(|part| stream.write_all(part.as_bytes()).unwrap());
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    /// A field of the server's `/proc/PID/status`.
+    pub(crate) fn process_field(&self, name: &str) -> String {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap();
+        let mut lines = status.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        lines.next().unwrap().trim().to_owned()
+    }
+
+    /// Renames the first node in slurmctld's answers.
+    pub(crate) fn rename_node(&self, name: &str) {
+        self.write("nodes", &NODES.replace("gpu-node-1", name));
     }
 
     pub(crate) fn stop(&mut self) {

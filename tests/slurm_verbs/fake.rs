@@ -2,14 +2,32 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 
+use machine::protocol::{self, Reply};
 use tempfile::TempDir;
 
-const COMMANDS: [&str; 9] =
-    ["sacct", "sacctmgr", "scancel", "scontrol", "sdiag", "sinfo", "squeue", "srun", "start-node"];
+const COMMANDS: [&str; 13] = [
+    "getent",
+    "sacct",
+    "sacctmgr",
+    "sbatch",
+    "scancel",
+    "scontrol",
+    "sdiag",
+    "sinfo",
+    "slurmd",
+    "squeue",
+    "srun",
+    "ssh-keygen",
+    "start-node",
+];
 
 /// A command that no reply matches fails.
 const HEAD: &str = "#!/bin/sh
@@ -53,24 +71,41 @@ impl Fake {
         fake
     }
 
+    /// Adds keys or tables to slurminit.toml.
+    pub(crate) fn configure(&self, text: &str) {
+        let file = self.path("slurminit.toml");
+        let paths = fs::read_to_string(&file).unwrap();
+        fs::write(file, format!("{text}\n{paths}")).unwrap();
+    }
+
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join(path)
     }
 
     /// Replies with these outputs to the calls that match the pattern. `*` matches any text; the first pattern counts.
     pub(crate) fn reply(self, pattern: &str, outputs: &[&str]) -> Self {
+        self.reply_after(":", pattern, outputs)
+    }
+
+    /// Like [`Self::reply`], after this part of a shell script.
+    pub(crate) fn reply_after(self, script: &str, pattern: &str, outputs: &[&str]) -> Self {
         let number = self.replies;
         let folder = self.path("replies").join(number.to_string());
         fs::create_dir(&folder).unwrap();
         for (index, output) in outputs.iter().enumerate() {
             fs::write(folder.join(format!("{index:03}")), output).unwrap();
         }
-        self.case(pattern, &format!("reply {number}"))
+        self.case(pattern, &format!("{script}; reply {number}"))
     }
 
     /// Fails with this error for the calls that match the pattern.
     pub(crate) fn fail(self, pattern: &str, error: &str) -> Self {
         self.case(pattern, &format!("echo '{error}' >&2; exit 1"))
+    }
+
+    /// Runs this part of a shell script for the calls that match the pattern. `$here` is the container's directory.
+    pub(crate) fn script(self, pattern: &str, script: &str) -> Self {
+        self.case(pattern, script)
     }
 
     pub(crate) fn hang(self, pattern: &str) -> Self {
@@ -93,6 +128,18 @@ impl Fake {
             spool.display()
         );
         self.reply("scontrol show config", &[&text])
+    }
+
+    /// Answers one request at PID 1's control socket; returns the request.
+    pub(crate) fn answer(&self, reply: Reply) -> JoinHandle<Vec<u8>> {
+        let socket = UnixListener::bind(protocol::socket(&self.path("run"))).unwrap();
+        std::thread::spawn(move || {
+            let mut client = BufReader::new(socket.accept().unwrap().0);
+            let mut request = Vec::new();
+            client.read_until(b'\n', &mut request).unwrap();
+            client.get_mut().write_all(&protocol::line(&reply)).unwrap();
+            request
+        })
     }
 
     /// Runs `slurminit` with these arguments.
@@ -131,6 +178,17 @@ impl Fake {
     }
 }
 
+/// Waits until this process sleeps or has ended.
+pub(crate) fn wait_for_sleep(process: &Child) {
+    let is_running = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+        ["R", "D"].contains(&stat.rsplit(") ").next().unwrap().split(' ').next().unwrap())
+    };
+    while is_running() {
+        std::thread::yield_now();
+    }
+}
+
 /// A line of squeue.
 pub(crate) fn job(id: &str, state: &str) -> String {
     job_that(id, state, "", "(null)", "None")
@@ -145,4 +203,19 @@ pub(crate) fn job_that(id: &str, state: &str, nodes: &str, dependency: &str, rea
 /// A line of `squeue --Format`.
 pub(crate) fn columns(columns: &[(&str, usize)]) -> String {
     columns.iter().map(|(text, width)| format!("{text:<width$}")).collect::<String>() + "\n"
+}
+
+/// Starts root's process that looks like the slurmstepd of this step, `70.batch`, and runs a script. Returns once the script has written a
+/// line. The process ends with the exit status of the script.
+pub(crate) fn slurmstepd(fake: &Fake, step: &str, script: &str) -> Child {
+    let program = fake.path("slurmstepd");
+    if !program.exists() {
+        symlink("/bin/sh", &program).unwrap();
+    }
+    let task = format!("sh -c \"{script}\" & wait $!");
+    let mut command = Command::new(program);
+    command.arg0(format!("slurmstepd: [{step}]")).args(["-c", &task]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    child
 }

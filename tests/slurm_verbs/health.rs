@@ -40,9 +40,9 @@ fn node_is_ready_if_it_accepts_jobs() {
         ("up|drained root|fan\n", "--ready", "the node is drained (fan)"),
         ("up|drained root|fan\n", "--allow-draining", "the node is drained (fan)"),
         ("up|draining root|fan\n", "--ready", "the node is draining (fan)"),
-        ("inact|idle root|none\n", "--ready", "all partitions are closed"),
+        ("inact|idle root|none\n", "--ready", "all partitions of the node are closed"),
         ("up|idle* root|none\n", "--ready", "has not responded"),
-        ("", "--ready", "slurmctld has no node c1"),
+        ("", "--ready", "node c1 is in no partition"),
     ] {
         let (code, line) = health(&container(0, |_| {}).reply(QUERY, &[answer]), &[option]);
         assert!(code == Some(1) && line.contains(why), "{answer} {option}: {line}");

@@ -28,7 +28,7 @@ fn number(fake: &Fake, saved: &str) -> String {
 fn new_state_continues_after_last_job_of_database() {
     let fake = Fake::new().reply("sacctmgr *", &["lab\n"]).reply("sacct *", &["17\n23\n5\n"]);
     let log = number(&fake, "");
-    assert!(log.contains("jobs from ID 1 on: the next ID is 24"), "{log}");
+    assert!(log.contains("jobs with ID 1 or higher: the next job ID is 24"), "{log}");
     assert!(fake.path("state/job_state").exists());
     assert_eq!(fake.calls("sacct ").len(), 1, "{:?}", fake.calls(""));
 }
@@ -54,7 +54,7 @@ fn saved_state_is_raised_only_if_its_next_ids_are_in_database() {
         // Recorded by a clean stop.
         fs::write(fake.path("state/slurminit.next_job_id"), "1\n").unwrap();
         let log = number(&fake, "lab|17\n");
-        assert_eq!(log.contains("the next ID is 4"), expected, "{log}");
+        assert_eq!(log.contains("the next job ID is 4"), expected, "{log}");
         assert_eq!(fake.path("state/job_state").exists(), expected);
         assert_eq!(fs::read_to_string(fake.path("state/clustername")).unwrap(), "lab|17\n");
     }
@@ -64,7 +64,7 @@ fn saved_state_is_raised_only_if_its_next_ids_are_in_database() {
 fn saved_cluster_adopts_id_of_database_without_it() {
     let fake = Fake::new().reply("sacctmgr *", &[""]).fail("sacct *", "unknown cluster");
     let log = number(&fake, "lab|17\n");
-    assert!(log.contains("gets the ID of the database"), "{log}");
+    assert!(log.contains("slurmctld will adopt the database's cluster ID"), "{log}");
     assert!(!fake.path("state/clustername").exists());
     // slurmdbd does not respond.
     let fake = Fake::new().fail("sacctmgr *", "connection refused").fail("sacct *", "connection refused");

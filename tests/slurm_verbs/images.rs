@@ -1,6 +1,8 @@
 //! `slurminit image`: import, list, show and remove.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use super::fake::Fake;
 
@@ -13,7 +15,7 @@ fn with_image() -> Fake {
     let source = fake.path("source").display().to_string();
     let imported = fake.succeed(&["image", "import", "tools", &source]);
     assert!(
-        imported.contains("imported tools: ") && imported.contains("(a device node or FIFO left out)"),
+        imported.contains("imported tools: ") && imported.contains("(1 device node or FIFO left out)"),
         "{imported}"
     );
     fake
@@ -62,4 +64,49 @@ fn removed_image_is_gone() {
         assert!(!fake.run(&["image", verb, "tools"]).status.success());
     }
     assert!(fake.succeed(&["image", "list"]).starts_with("no images; "));
+}
+
+#[test]
+fn archive_is_imported_from_standard_input() {
+    let fake = with_image();
+    let archive = fake.path("archive.tar");
+    let tar = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(fake.path("source/bin")).arg("tool").status();
+    assert!(tar.unwrap().success());
+    for (name, from) in [("piped", &[][..]), ("dash", &["-"]), ("file", &["/dev/stdin"])] {
+        let mut import = fake.command(&[&["image", "import", name], from].concat());
+        let output = import.stdin(File::open(&archive).unwrap()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(fs::read(fake.path("images").join(name).join("rootfs/tool")).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn invalid_configuration_hides_images_from_root_only() {
+    let fake = Fake::new();
+    fake.configure("role = 5");
+    let output = fake.run(&["image", "list"]);
+    assert_eq!(output.status.success(), !nix::unistd::geteuid().is_root(), "{output:?}");
+}
+
+#[test]
+fn user_has_own_images_beside_those_of_all() {
+    let fake = Fake::new();
+    let output = fake.command(&["image", "show", "tools"]).env("HOME", fake.path("home")).output().unwrap();
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    let shared = format!("{}; `slurminit image list`", fake.path("images").display());
+    assert!(why.contains(&shared), "{why}");
+    assert_eq!(why.contains(" or "), !nix::unistd::geteuid().is_root(), "{why}");
+}
+
+#[test]
+fn image_that_others_could_have_changed_is_not_listed_but_can_be_removed() {
+    let fake = with_image();
+    fs::set_permissions(fake.path("images/tools"), fs::Permissions::from_mode(0o777)).unwrap();
+    let list = fake.run(&["image", "list"]);
+    assert_eq!(String::from_utf8_lossy(&list.stdout), "no usable images; see the warnings\n");
+    assert!(String::from_utf8_lossy(&list.stderr).starts_with("slurminit: warning: "), "{list:?}");
+    let removed = fake.succeed(&["image", "remove", "tools", "--json"]);
+    let removed: serde_json::Value = serde_json::from_str(&removed).unwrap();
+    assert_eq!((&removed["name"], &removed["files"]), (&"tools".into(), &0.into()));
+    assert!(!fake.path("images/tools").exists());
 }

@@ -52,21 +52,24 @@ fn cancels_once_only_job_that_had_started() {
         .reply("scontrol update *", &[""])
         .reply("scancel *", &[""])
         .reply("squeue *Requeue:16*", &[&rows])
-        .reply("squeue *", &[&columns(&[("91", 16), ("91", 16)])]);
+        .reply("squeue --noheader --array --states=all *", &[&columns(&[("91", 16), ("91", 16)])]);
     fs::write(fake.path("state/slurminit.begun"), "70\n71\n73\n").unwrap();
     fs::write(fake.path("state/slurminit.scripts"), "90\n91\n").unwrap();
     let log = stderr(&fake, &["jobs", "--node", "c1", "account"]);
     assert_eq!(fake.calls("scancel "), ["70", "70"], "once in each pass");
-    assert!(log.contains("jobs 90 are lost"), "{log}");
+    assert!(log.contains("lost jobs: 90"), "{log}");
     assert!(!fake.path("state/slurminit.scripts").exists());
 }
 
 #[test]
 fn waits_for_jobs_that_can_still_run() {
     let held = job_that("72", "PENDING", "", "(null)", "JobHeldUser");
-    let fake = Fake::new().reply("squeue *", &[&(job("70", "RUNNING") + &held), &job("71", "COMPLETING"), &held]);
+    let queues = [&*(job("70", "RUNNING") + &held), &job("71", "COMPLETING"), &held];
+    // slurmctld does not respond to the first query.
+    let fail_once = "[ -e \"$here/asked\" ] || { >\"$here/asked\"; exit 1; }";
+    let fake = Fake::new().reply_after(fail_once, "squeue *", &queues);
     let log = stderr(&fake, &["jobs", "wait"]);
-    assert_eq!(fake.calls("squeue").len(), 3);
+    assert_eq!(fake.calls("squeue").len(), 4);
     assert_eq!(log.matches("not waiting for job 72").count(), 1, "{log}");
 }
 

@@ -43,7 +43,8 @@ fn known_node_keeps_record_and_requeues_its_jobs() {
 fn outdated_record_is_deleted_and_drain_of_administrator_kept() {
     let outdated = "NodeName=c1 CPUAlloc=0 CPUTot=2 RealMemory=8000 Gres=(null) State=IDLE+DRAIN+DYNAMIC_NORM";
     let delete = "scontrol delete nodename=c1";
-    let down = "scontrol update nodename=c1 state=down reason=slurminit: it returns with other hardware";
+    let down =
+        "scontrol update nodename=c1 state=down reason=slurminit: the node returns with other hardware or features";
     let (fan, none) = (" State=DRAIN Reason=\"fan  x\"", "");
     for (report, options, kept, changes) in [
         ("idle root|none", &[][..], none, vec![down, delete]),
@@ -59,6 +60,22 @@ fn outdated_record_is_deleted_and_drain_of_administrator_kept() {
         assert_eq!(join(&fake, options), format!("slurmd -N c1 --extra a -Z --conf {CONF}{kept}\n"), "{report}");
         assert_eq!(fake.changes(), changes, "{report}");
     }
+}
+
+#[test]
+fn restart_retries_query_and_deletion_of_outdated_record() {
+    let fail_once = |file: &str| format!("[ -e \"$here/{file}\" ] || {{ >\"$here/{file}\"; exit 1; }}");
+    let outdated = record("State=IDLE+DYNAMIC_NORM").replace("CPUTot=4", "CPUTot=2");
+    let fake = Fake::new()
+        .reply_after(&fail_once("shown"), SHOW, &[&outdated])
+        .reply("sinfo *", &["idle root|none"])
+        .reply("scontrol update *", &[""])
+        .reply_after(&fail_once("deleted"), "scontrol delete *", &[""]);
+    assert_eq!(join(&fake, &[]), format!("slurmd -N c1 --extra a -Z --conf {CONF}\n"));
+    assert_eq!((fake.calls(SHOW).len(), fake.calls("scontrol delete ").len()), (2, 2));
+    // The time limit for the first answer applies to restarts only.
+    let fake = Fake::new().reply_after(&fail_once("shown"), SHOW, &[&record("State=IDLE+CLOUD")]);
+    assert_eq!(join(&fake, &["--again"]), "slurmd -N c1 --extra a\n");
 }
 
 #[test]

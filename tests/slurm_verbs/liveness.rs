@@ -1,22 +1,32 @@
 //! `slurminit liveness`: what follows a round of checks in which all daemons responded.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, Stdio};
 
-use super::fake::Fake;
+use super::fake::{Fake, job};
 use super::health::container;
 use machine::liveness_result::CHECKS_VARIABLE;
 
-fn liveness(fake: &Fake, options: &[&str]) {
+/// Returns the log.
+fn liveness_and_log(fake: &Fake, options: &[&str]) -> String {
     let output = fake.command(&[&["liveness"], options].concat()).env(CHECKS_VARIABLE, "[]").output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn liveness(fake: &Fake, options: &[&str]) {
+    liveness_and_log(fake, options);
 }
 
 #[test]
 fn requests_registration_of_nodes_that_are_reachable_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let returned = "slurminit: the node was unresponsive and has registered again";
+    let returned = "slurminit: the node was unresponsive and is registering again";
     let recall = |nodes: &str| {
         let fake = Fake::new().reply("sinfo *", &[nodes]).reply("scontrol update *", &[""]);
         liveness(&fake, &["--recall", &port]);
@@ -46,11 +56,46 @@ fn node_is_resumed_once_its_disk_has_space_again() {
         fs::write(run.join("status.json"), serde_json::to_string(&status).unwrap()).unwrap();
         let check = || liveness(&fake, &["--run", run.to_str().unwrap()]);
         check();
-        assert_eq!(fake.calls(""), [""; 0], "the disk was not full");
+        assert_eq!([fake.calls("sinfo"), fake.calls("scontrol")], [[""; 0]; 2], "the disk was not full");
         fs::write(run.join("spool-was-full"), "").unwrap();
         check();
         let updates = if is_resumed { vec!["nodename=c1 state=resume"] } else { vec![] };
         assert_eq!(fake.calls("scontrol update "), updates);
         assert!(!run.join("spool-was-full").exists());
+    }
+}
+
+/// Starts root's process that looks like a slurmstepd of this job, and waits with the rights of this user.
+fn waiting_step(fake: &Fake, job: u32, uid: u32) -> Child {
+    let program = fake.path("slurmstepd");
+    if !program.exists() {
+        symlink("/usr/bin/perl", &program).unwrap();
+    }
+    let mut command = Command::new(program);
+    let script = format!("$> = {uid}; syswrite(STDOUT, qq(started\\n)); sleep 600");
+    command.arg0(format!("slurmstepd: [{job}.0]")).args(["-e", &script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    super::fake::wait_for_sleep(&child);
+    child
+}
+
+#[test]
+fn kills_blocked_step_of_completing_job_only() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let completing = "squeue --noheader --states=COMPLETING *";
+    let fake = Fake::new().reply(completing, &[&(job("970071", "COMPLETING") + &job("970072", "COMPLETING"))]);
+    let mut blocked = waiting_step(&fake, 970_071, 65_534);
+    let mut others = [(970_072, 0), (970_073, 65_534)].map(|(job, uid)| waiting_step(&fake, job, uid));
+    let log = liveness_and_log(&fake, &[]);
+    let killed = format!("killed slurmstepd (process {}) of ended job 970071 of alice: ", blocked.id());
+    assert!(log.contains(&killed) && log.matches("killed").count() == 1, "{log}");
+    assert_eq!(blocked.wait().unwrap().signal(), Some(9));
+    for other in &mut others {
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

@@ -90,7 +90,7 @@ fn failed_power_command_changes_node() {
         )]
     };
     assert_eq!(power("resume", fails()), (false, change("power_down_force", ""), calls.clone()));
-    let advice = "; it may still be running: stop it by hand, then run `slurminit resume`";
+    let advice = "; the node may still be running: stop it by hand, then run `slurminit resume NODE`";
     assert_eq!(power("suspend", fails()), (false, change("drain", advice), calls));
 }
 
@@ -113,4 +113,16 @@ fn suspended_node_that_missed_its_resume_timeout_is_resumed() {
         let expected = if is_resumed { vec!["scontrol update nodename=c1 state=resume"] } else { vec![] };
         assert_eq!(fake.changes(), expected, "{state} {reason}");
     }
+    let record =
+        |name: &str| format!("NodeName={name} State=DOWN Reason=ResumeTimeout reached [slurm@2026-11-28T09:00:00]\n");
+    let fake = Fake::new()
+        .reply("start-node *", &[""])
+        .reply("scontrol show hostnames *", &["c1\nc2\n"])
+        .reply("scontrol --oneliner show node c1", &[&record("c1")])
+        .reply("scontrol --oneliner show node c2", &[&record("c2")])
+        .fail("scontrol update nodename=c1 *", "Socket timed out")
+        .reply("scontrol update nodename=c2 *", &[""]);
+    let output = fake.run(&["power", "suspend", "--limit", "20", "c[1-2]", "--", "start-node"]);
+    assert!(!output.status.success());
+    assert_eq!(fake.changes(), ["c1", "c2"].map(|name| format!("scontrol update nodename={name} state=resume")));
 }

@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// `PATH` with the directory of the stand-ins in front.
-    fn search_path(&self) -> String {
+    pub(crate) fn search_path(&self) -> String {
         format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH").unwrap())
     }
 

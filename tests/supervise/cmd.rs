@@ -238,3 +238,11 @@ fn command_without_stop_timeout_may_ignore_sigterm() {
     init.signal(15);
     assert_eq!(init.end().code, 4);
 }
+
+#[test]
+fn program_of_pid_1_starts_only_through_run() {
+    let init = Path::new(slurminit()).with_file_name("slurminit-init");
+    let output = Command::new(init).arg("--help").output().unwrap();
+    let why = "slurminit: slurminit-init cannot read its task: expected --task DESCRIPTOR -- CMD...; start it with `slurminit run`\n";
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(1), why));
+}

@@ -89,3 +89,39 @@ fn bounds_memory_of_unread_log_and_reports_dropped_lines() {
     assert_eq!(exit(&mut init.unshare).code(), Some(0));
     reader.join().unwrap();
 }
+
+#[test]
+fn message_of_daemon_is_read_whole_from_pipe_for_64_messages() {
+    let cluster = Cluster::new(
+        "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\nliveness = 'off'\n\
+         command = ['sh', '-c', 'printf \"%03000d\\n\" 0; exec DIR/bin/daemon slurmctld DIR']\n",
+    );
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let pipe = fs::File::open(format!("/proc/{}/fd/2", cluster.pid_of(&init, "slurmctld"))).unwrap();
+    assert_eq!(nix::fcntl::fcntl(&pipe, nix::fcntl::FcntlArg::F_GETPIPE_SZ).unwrap(), 64 * 4096);
+    drop(pipe);
+    init.signal(15);
+    let log = init.end().stderr;
+    let expected = format!(" slurmctld: {}... (1976 more bytes)", "0".repeat(1024));
+    assert!(log.lines().any(|line| line.ends_with(&expected)), "{log}");
+}
+
+#[test]
+fn status_that_cannot_be_written_is_reported_once() {
+    let cluster = Cluster::new("");
+    let init = cluster.start_with_json_log();
+    cluster.wait_until_ready();
+    let starts = |count| wait_for("a start", || (cluster.events().len() == count).then_some(()));
+    starts(3);
+    let daemons = ["slurmctld", "slurmd"].map(|name| cluster.pid_of(&init, name));
+    fs::create_dir(cluster.path("run/status.json.new")).unwrap();
+    for (count, daemon) in [(4, daemons[0]), (5, daemons[1])] {
+        kill(daemon, 9);
+        starts(count);
+    }
+    assert!(cluster.status().is_none(), "an outdated status must not pass for the current one");
+    init.signal(15);
+    let end = init.end();
+    assert_eq!(end.logged("status-not-written", ""), 1, "{}", end.stderr);
+}

@@ -6,14 +6,22 @@
 #![expect(clippy::disallowed_methods, reason = "a test is not PID 1, so it may wait for the commands it runs")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod agent;
 mod cluster;
 mod cmd;
 mod control;
+mod free_port;
+mod gpu_handover;
 mod handover;
+mod launches;
+mod leftovers;
 mod liveness;
 mod logs;
+mod oci;
 mod reaping;
 mod reload;
+mod token;
+mod up;
 
 use std::fs;
 use std::io::Read as _;
@@ -112,6 +120,25 @@ fn plain(cmd: &[&str]) -> Command {
 
 fn sh(script: &str) -> Command {
     plain(&["sh", "-c", script])
+}
+
+/// The shell runs the script as PID 1, in its own mount namespace. `$0` is slurminit, and `$1` this directory.
+fn container_script(shell: &str, script: &str, directory: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+        "--",
+        shell,
+        "-c",
+        script,
+        slurminit(),
+    ]);
+    command.arg(directory).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 impl Init {

@@ -270,3 +270,42 @@ fn sighup_goes_to_command_and_reload_command_still_works() {
     let end = init.end();
     assert_eq!((end.code, end.stdout.trim()), (0, "hangup"), "{}", end.stderr);
 }
+
+#[test]
+fn dry_run_shows_effect_and_changes_nothing() {
+    let cluster = cluster(QUIET, "grep -qi broken $3 && { echo 'slurmd: error: Broken' >&2; exit 1; }; exit 0");
+    let init = serve(&cluster);
+    let (toml, conf) = (cluster.directory().join("slurminit.toml"), cluster.directory().join("slurm/slurm.conf"));
+    let [original, installed] = [&toml, &conf].map(|file| fs::read_to_string(file).unwrap());
+    let dry_run = |added: &str| {
+        fs::write(&toml, format!("{original}{added}")).unwrap();
+        let mut command = verb_command();
+        command.args(["reload", "--dry-run", "--config"]).arg(&toml).env("PATH", cluster.search_path());
+        // As for PID 1.
+        command.env(JSON_LOG.0, JSON_LOG.1).env("SLURMINIT_STOP_TIMEOUT", NEVER.to_string());
+        let end = run(command.env("SLURMINIT_CONFIG", "").stdout(Stdio::piped()).stderr(Stdio::piped()));
+        (end.code, end.stdout, end.stderr)
+    };
+    assert_eq!(dry_run(""), (0, "the daemons need no restart\n".to_owned(), String::new()));
+    let (code, effect, _) = dry_run("[[partition]]\nname = 'short'\n");
+    assert_eq!((code, effect.lines().last()), (0, Some("needs `scontrol reconfigure`: the partitions")), "{effect}");
+    assert!(effect.lines().any(|line| line.starts_with("+PartitionName=short ")), "{effect}");
+    let (code, effect, _) = dry_run("[node]\nfeatures = ['new']\n[[service]]\nname = 'api'\ncommand = ['true']\n");
+    assert_eq!(code, 0, "{effect}");
+    let end: Vec<&str> = effect.lines().rev().take(2).collect();
+    assert!(end[1].starts_with("needs a restart of slurmctld and slurmd: "), "{effect}");
+    assert_eq!(end[0], "takes effect at the next start of the container: [[service]] api", "{effect}");
+    for (added, why) in [
+        ("[slurm.conf]\nBroken = 1\n", "Broken"),
+        ("[slurm]\ncontroller_port = 7001\n", "SlurmctldPort"),
+        ("[[user]]\nname = 'root'\nuid = 1501\n", "root"),
+        ("[node]\nname = 'other'\n", "the node's name changed from "),
+    ] {
+        let (code, effect, refusal) = dry_run(added);
+        assert!(code == 1 && effect.is_empty(), "{added}: {code} {effect}");
+        assert!(refusal.starts_with("slurminit: refused: ") && refusal.contains(why), "{added}: {refusal}");
+    }
+    assert_eq!(fs::read_to_string(&conf).unwrap(), installed);
+    assert_eq!(cluster.transitions().len(), 3, "{:?}", cluster.transitions());
+    stop(init);
+}

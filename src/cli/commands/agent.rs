@@ -1,4 +1,4 @@
-//! `slurminit agent`: monitors the GPUs while the container runs.
+//! `slurminit agent`: monitors the GPUs and, if configured, memory and directories while the container runs.
 
 use super::Configuration;
 use watch::agent;

@@ -1,6 +1,7 @@
-//! `slurminit as-user`: executes a command as another user, with that user's groups and login variables.
+//! `slurminit as-user`: executes a command as another user, with that user's groups. Sets the user's login variables that are not set yet.
 //!
-//! PID 1 runs it if not all users are in /etc/passwd and /etc/group: NSS may wait for a directory service, and PID 1 must not block.
+//! PID 1 runs it for a user that it cannot look up without NSS: NSS may wait for a directory service, and PID 1 must not block. The liveness
+//! check and the agent run it, too.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -26,7 +27,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let inherited = Inherited::capture();
     let name = &args.user;
     let user = User::from_name(name).with_context(|| format!("cannot look up user `{name}`"))?;
-    let user = user.with_context(|| format!("no such user: `{name}`; create it or set `user`"))?;
+    let user = user.with_context(|| {
+        format!(
+            "no such user: `{name}`; create this user, or change `user` in slurminit.toml or SlurmUser in slurm.conf"
+        )
+    })?;
     if user.uid != Uid::effective() {
         become_user(&user).with_context(|| {
             format!("cannot become user `{name}`; run slurminit as root, with the capabilities SETUID and SETGID")

@@ -1,4 +1,4 @@
-//! `slurminit associations`: creates the accounts, users and QOS of the configuration.
+//! `slurminit associations`: creates or updates the accounts, users and QOS of the configuration.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use sys::trusted_path;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read below this directory
+    /// Look for slurm.conf and the passwd and group files below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }

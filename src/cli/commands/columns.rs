@@ -2,7 +2,7 @@
 
 use model::printable;
 
-/// The width of a terminal. A table that wraps is unreadable.
+/// The width of a terminal, in characters, to which paragraphs and tables with a [`Column::rest`] are fitted.
 pub(super) const WIDTH: usize = 80;
 
 /// A column of a table.
@@ -14,7 +14,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Takes the width that the other columns leave. A table has at most one such column.
+    /// A column that takes at most the width that the other columns leave. A table has at most one such column.
     pub(super) const fn rest(header: &'static str) -> Self {
         Self::left(header, 0, 0)
     }
@@ -23,13 +23,13 @@ impl Column {
         Self { header, is_right_aligned: false, min_width, max_width }
     }
 
-    /// Numbers are right-aligned.
+    /// A right-aligned column of a fixed width, for numbers.
     pub(super) const fn right(header: &'static str, width: usize) -> Self {
         Self { header, is_right_aligned: true, min_width: width, max_width: width }
     }
 }
 
-/// Formats a table, with one line for each row.
+/// Formats a table: the headers, and one line for each row.
 pub(super) fn format_table<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
     let longest = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
     let mut widths: [usize; N] =
@@ -49,7 +49,7 @@ pub(super) fn format_table<const N: usize>(columns: &[Column; N], rows: &[[Strin
     std::iter::once(header).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
 }
 
-/// Shortens a cell to its last characters, which distinguish device files and models better than the first.
+/// Shortens a cell that is too long to its last characters, which distinguish device files and models better than the first.
 fn clip(cell: &str, width: usize) -> String {
     let length = cell.chars().count();
     if length <= width {
@@ -64,7 +64,7 @@ pub(super) fn device(file: &str) -> String {
     file.rsplit('/').next().unwrap_or(file).to_owned()
 }
 
-/// Wraps text between words, and escapes it, because it may contain untrusted reasons.
+/// Wraps text between words, and escapes it, because it may contain text that a user wrote.
 pub(super) fn wrap(text: &str, indent: &str) -> String {
     let mut lines = vec![String::new()];
     for word in printable::line(text).split(' ') {

@@ -20,10 +20,10 @@ pub(crate) struct Args {
 enum ConfigVerb {
     /// Check a slurminit.toml, and print its first error with line and key
     Check {
-        /// The file
+        /// The slurminit.toml to check
         file: PathBuf,
     },
-    /// Show each effective value and its origin: default, file, variable, or the token of a cluster
+    /// Show each effective value and its origin: default, file, variable, or join token
     Show {
         /// Print everything as JSON
         #[arg(long)]

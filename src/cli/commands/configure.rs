@@ -1,4 +1,4 @@
-//! `slurminit configure`: checks and configures the host, before there is a container.
+//! `slurminit configure`: checks the host before a container exists, and writes the files with which Compose passes the GPUs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use probe::Options;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Look for the host's /proc, /sys, /dev, /etc and /usr below this directory
+    /// Look for the host's /proc, /sys, /dev, /etc, /usr and other directories below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// The directory of compose.yaml, where the files are written
@@ -27,13 +27,13 @@ pub(crate) struct Args {
     /// The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... IDs
     #[arg(long, value_name = "LIST", default_value = "all")]
     gpus: Selection,
-    /// The GPU vendor of the image, overriding the checks
+    /// The GPU type of the image; only GPUs of this type are passed, even if a check failed [default: the first type whose GPUs work, else none]
     #[arg(long, value_parser = gpu_type(), value_name = "TYPE")]
     gpu_type: Option<GpuType>,
     /// The image for testing the GPUs, if the engine has it
     #[arg(long, default_value = "slurminit:latest")]
     image: String,
-    /// Start no container
+    /// Do not start a container to test the GPUs
     #[arg(long)]
     no_trial: bool,
     /// Change nothing, and show what would be written
@@ -42,12 +42,12 @@ pub(crate) struct Args {
     /// Change nothing, and print compose.gpus.yaml; the report goes to standard error
     #[arg(long)]
     print: bool,
-    /// How long each of docker, compose and nvidia-smi may take
+    /// How long each of docker, compose and nvidia-smi may take; the test of the GPUs has its own timeout
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
     timeout: Duration,
 }
 
-/// Parses a value of [`GpuType`].
+/// The parser of `--gpu-type`.
 fn gpu_type() -> impl TypedValueParser<Value = GpuType> {
     let words = GpuType::ALL.map(|gpu_type| {
         let help = gpu_type.vendor().map_or_else(|| "No GPU".to_owned(), |vendor| format!("{vendor} GPUs"));
@@ -56,7 +56,9 @@ fn gpu_type() -> impl TypedValueParser<Value = GpuType> {
     PossibleValuesParser::new(words).try_map(|text| text_type::word(&text))
 }
 
-/// Returns 1 if there is a fault that can be repaired; the files are written even then.
+/// Returns 1 if a check failed, the host cannot meet the request, or compose would not pass the GPUs. Even then, .env and (unless the user
+/// made a file of this name) compose.gpus.yaml are written; `--dry-run` and `--print` write nothing. An unknown GPU in `--gpus` is an error,
+/// and no file is written.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     for (option, directory) in [("--root", &args.root), ("--directory", &args.directory)] {
         let shown = directory.display();

@@ -19,10 +19,10 @@ pub(crate) struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    /// Look for /proc, /sys, /dev and /usr below this directory
+    /// Look for /proc, /sys, /dev, /usr and other directories below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Timeout of the whole detection
+    /// Timeout of the detection; with several GPUs, NVIDIA's driver may take up to 2.5 times as long
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     timeout: Duration,
 }
@@ -91,14 +91,28 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });
     let facts = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, minimum: &minimum };
     let requirements = requirements(&facts);
-    // Only for this container: with --root, the support of container images is unknown.
+    // Only for this container: below another --root, it is unknown whether jobs can use container images.
     let images = (root == Path::new("/")).then(Images::detect);
     let text = if args.json {
         super::json(&Output { inventory: &inventory, requirements: &requirements, images })?
     } else {
-        // The JSON contains all facts, without the limits for jobs.
+        // The JSON contains the detected GPUs unchanged; only the table marks those that the configuration does not offer to jobs.
         let selected = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
         table::render(selected.as_ref().unwrap_or(&inventory), &requirements, images.as_ref())
     };
     super::print(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_backend_of_images_and_why_it_is_not_the_faster_one() {
+        let text = |backend| Images { backend, reason: "EPERM\n".to_owned() }.text();
+        let why = "no user namespaces (EPERM\\x0a)";
+        assert_eq!(text(Some(Backend::Namespaces)), "user namespaces");
+        assert_eq!(text(Some(Backend::Proot)), format!("PRoot; {why}"));
+        assert_eq!(text(None), format!("none: no PRoot, and {why}"));
+    }
 }

@@ -1,4 +1,4 @@
-//! `slurminit doctor`: checks for known faults, on the host and in the container.
+//! `slurminit doctor`: checks for known faults, on the host or in the container.
 
 mod text;
 
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// On the host: the image for testing the GPUs, if the engine has it
     #[arg(long, default_value = "slurminit:latest")]
     image: String,
-    /// Skip the container that tests the GPUs, on the host
+    /// On the host: do not start a container to test the GPUs
     #[arg(long)]
     no_trial: bool,
     /// Examine the directory of --root as a container, not as a host

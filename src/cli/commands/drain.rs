@@ -23,10 +23,10 @@ pub(crate) struct Args {
     /// The reason, which Slurm shows with the node
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Wait until the jobs there have ended; exit with 1 if some have not
+    /// Wait at most this long until the jobs on the nodes have ended; exit with 1 if some have not
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// Afterwards delete the nodes from the cluster, unless a job requests or excludes one by name
+    /// Afterwards delete the nodes from the cluster one by one; stops with an error at a node that a job requests or excludes by name
     #[arg(long)]
     delete: bool,
 }
@@ -47,8 +47,8 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     Ok(())
 }
 
-/// Applies `step` to each node, and prints the result; returns the names of the nodes. All nodes must exist before one
-/// is changed.
+/// Applies the action that `step` returns for each node, prints the outcomes, and returns the names of the nodes. If a node does not exist,
+/// no node is changed. If an action is refused, the function fails after it has changed the other nodes.
 pub(super) fn apply_to_nodes(
     lists: &[String],
     config: Option<&Path>,
@@ -81,7 +81,7 @@ pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
     Client::with_timeout(limit::COMMAND).update_node(node, arguments).with_context(|| {
         let root = nix::unistd::geteuid().is_root();
         let hint = if root { "" } else { " (requires root, in any container of the cluster)" };
-        format!("cannot change {node}{hint}")
+        format!("cannot update node {node}{hint}")
     })
 }
 
@@ -101,7 +101,7 @@ fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::R
         if start.elapsed() >= timeout {
             let last_reply = last_reply.map_or_else(|| result, Ok)?;
             let jobs = close::unfinished_jobs(&last_reply, names).join("; ");
-            anyhow::bail!("jobs are still running after {} s on {jobs}", timeout.as_secs());
+            anyhow::bail!("some jobs have not ended after {} s: {jobs}", timeout.as_secs());
         }
         std::thread::sleep(POLL_INTERVAL.min(timeout.saturating_sub(start.elapsed())));
     }

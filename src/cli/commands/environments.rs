@@ -7,7 +7,7 @@ use startup::prepare::environments;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read below this directory
+    /// Look for slurm.conf and the login files below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }

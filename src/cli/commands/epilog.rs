@@ -23,7 +23,7 @@ use sys::leftovers::look::Mark;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Close the GPUs' device files to all users
+    /// Also make the GPUs' device files inaccessible to all users, if the prolog has given them to a user
     #[arg(long)]
     takes_gpus: bool,
 }
@@ -35,18 +35,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             let run = args.takes_gpus.then(|| install::load_config::load(None).unwrap_or_default().paths.run);
             for device in &job.devices {
                 let file = Path::new(device);
-                // NVIDIA's libraries, run by root, make the file accessible to all users. slurminit closes only files
-                // that its Prolog has given to a user.
+                // If a root process has loaded NVIDIA's libraries meanwhile, the file is accessible to all users again. slurminit closes only
+                // files that its Prolog has given to a user.
                 let is_managed = run.as_ref().is_some_and(|run| gpu_handover::was_given(run, device));
                 let revoked = install::revoke_device_file(file, job.uid);
                 let closed = revoked.and_then(|()| if is_managed { install::close_device_file(file) } else { Ok(()) });
                 if let Err(error) = closed {
                     report(Report::error(message!(
                         "gpu-not-closed",
-                        "cannot revoke access of {user} to {file} after job {job}: {error}",
-                        user,
+                        "cannot revoke users' access to {file} after job {job} of {user}: {error}",
                         file = device,
                         job = job.id,
+                        user,
                         error
                     )));
                 }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 Some(mark) => leftovers::end(&job, &user, mark).into_iter().for_each(report),
                 None => report(Report::warn(message!(
                     "leftovers-not-searched",
-                    "job {job} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
+                    "cannot search for leftover processes of job {job} of {user}: slurmd was not started by slurminit",
                     job = job.id,
                     user
                 ))),
@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         Err(error) => report(Report::error(message!(
             "epilog-failed",
-            "the epilog of a job failed: {error}; it must be run by slurmd",
+            "the epilog of a job failed: {error}; only slurmd can run the epilog",
             error = format!("{error:#}")
         ))),
     }
@@ -91,14 +91,14 @@ pub(super) fn job_from_environment() -> anyhow::Result<(Job, String)> {
 /// A text of this many bytes fits into a request, even if JSON escapes every character.
 const MAX_TEXT_BYTES: usize = MAX_REQUEST_BYTES / 8;
 
-/// Slurm discards the output of an epilog, so PID 1 logs the message with slurmd as its source. slurmd does not pass on the configuration's path: if
-/// a configuration at another path moves the control socket, the socket is not found.
+/// Slurm discards the output of a prolog or epilog, so PID 1 logs the message with slurmd as its source. slurmd does not pass on
+/// SLURMINIT_CONFIG: if the file that it names moves the run directory, the control socket is not found, and the message is lost.
 pub(super) fn report(report: Report) {
     let mut request = Request::Report { report: report.clone() };
     if protocol::line(&request).len() > MAX_REQUEST_BYTES {
         request = Request::Report { report: report.clone().truncated(MAX_TEXT_BYTES) };
     }
-    // If the file has become invalid, the default path is used.
+    // If the configuration has become invalid, the default run directory is used.
     let config = install::load_config::load(None).unwrap_or_default();
     if let Err(error) = client::ask(&protocol::socket(&config.paths.run), &request) {
         error_line(format_args!("{} ({error})", printable::line(&report.message.text)));

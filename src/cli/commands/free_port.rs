@@ -8,10 +8,10 @@ pub(crate) struct Args {
     /// The TCP port
     #[arg(long)]
     port: u16,
-    /// The unit that needs it
+    /// The unit that needs the port
     #[arg(long)]
     unit: String,
-    /// The session of another unit, which may keep the port
+    /// The session ID of a unit that may keep the port; can be repeated
     #[arg(long)]
     spare: Vec<i32>,
 }

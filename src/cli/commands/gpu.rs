@@ -1,4 +1,4 @@
-//! `slurminit gpu`: releases a GPU for work on the host, and takes it back.
+//! `slurminit gpu`: releases a GPU for work on the host, and returns it to jobs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -40,7 +40,7 @@ struct GpuArgs {
 
 /// The maximum interval between two reads of the report.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of the agent's check, which the driver's own timeout limits.
+/// How long to wait for the agent's check of the GPU. The check itself ends after `timeout` in [agent].
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
@@ -59,7 +59,7 @@ fn release(run: &Path, name: &str) -> anyhow::Result<()> {
     if !released.iter().any(|entry| entry.key() == identity.key()) {
         released.push(identity.clone());
     }
-    print_line(format_args!("closing {}", describe(&identity)))?;
+    print_line(format_args!("releasing {}", describe(&identity)))?;
     write_released(run, &report, &released)?;
     let mut printed = None;
     let (_, gpu) = wait(run, &identity, None, |report, gpu| {
@@ -75,7 +75,7 @@ fn release(run: &Path, name: &str) -> anyhow::Result<()> {
     })?;
     let file = gpu.identity.file.clone().unwrap_or_else(|| name.to_owned());
     print_line(format_args!(
-        "{} is released: no job has it\nnext: {}\nthen: `slurminit gpu return {file}`",
+        "{} is released: no job uses it\nnext: {}\nthen: `slurminit gpu return {file}`",
         describe(&gpu.identity),
         next_step(&gpu)
     ))?;
@@ -104,7 +104,7 @@ fn next_step(gpu: &GpuReport) -> String {
         Some(fix) if fix != Fix::Reset => fix.text(&gpu.identity),
         _ => {
             let other_work = gpu.identity.vendor.traits().fix.other_work;
-            format!("on the host, `{}`{other_work}", gpu.identity.reset_command())
+            format!("on the host, run `{}`{other_work}", gpu.identity.reset_command())
         }
     }
 }
@@ -118,13 +118,16 @@ fn give_back(run: &Path, name: &str) -> anyhow::Result<()> {
     anyhow::ensure!(released.len() < former_count, "{identity} is not released");
     write_released(run, &report, &released)?;
     let (report, gpu) = wait(run, &identity, Some(CHECK_TIMEOUT), |_, gpu| gpu.release.is_none())?;
-    if !gpu.faults.is_empty() {
-        let faults: Vec<&str> = gpu.faults.iter().map(|fault| fault.what.as_str()).collect();
-        anyhow::bail!("{identity} still has a fault, and jobs do not get it: {}", faults.join("; "));
-    }
+    let faults: Vec<&str> = gpu.faults.iter().map(|fault| fault.what.as_str()).collect();
+    let faults = faults.join("; ");
+    anyhow::ensure!(
+        faults.is_empty() || !gpu.is_out,
+        "{identity} still has a fault and is not available to jobs: {faults}"
+    );
     match report.node.filter(|_| gpu.is_out) {
         Some(node) => print_line(format_args!("{identity} responds. {node}")),
-        None => print_line(format_args!("{identity} responds; jobs can get it")),
+        None if faults.is_empty() => print_line(format_args!("{identity} responds and is available to jobs again")),
+        None => print_line(format_args!("{identity} is available to jobs again, but has a fault: {faults}")),
     }
 }
 
@@ -148,16 +151,17 @@ fn find<'a>(report: &'a Report, name: &str) -> anyhow::Result<&'a GpuReport> {
     let list = |gpus: &[&GpuReport]| gpus.iter().map(|gpu| describe(&gpu.identity)).collect::<Vec<_>>().join("; ");
     match report.gpus.iter().filter(is_named).collect::<Vec<_>>()[..] {
         [gpu] => Ok(gpu),
-        [] => anyhow::bail!("no GPU {name} here; GPUs: {}", list(&report.gpus.iter().collect::<Vec<_>>())),
+        [] => anyhow::bail!("no GPU {name} in this container; GPUs: {}", list(&report.gpus.iter().collect::<Vec<_>>())),
         ref several => anyhow::bail!("{name} matches several GPUs; use a device file: {}", list(several)),
     }
 }
 
-/// Replaces the list, and wakes the agent.
+/// Replaces the list of released GPUs, and wakes the agent.
 fn write_released(run: &Path, report: &Report, released: &[Identity]) -> anyhow::Result<()> {
-    files::write_released(run, released).with_context(|| run.display().to_string())?;
+    files::write_released(run, released)
+        .with_context(|| format!("cannot write the list of released GPUs to {}", run.display()))?;
     let agent = Handle::of(report.process.pid, report.process.start_ticks);
-    agent.context("slurminit agent has ended")?.send(Signal::SIGUSR1);
+    agent.context("slurminit agent is not running; see `slurminit status`")?.send(Signal::SIGUSR1);
     Ok(())
 }
 
@@ -173,7 +177,7 @@ fn wait(
     loop {
         let report = read_report(run)?;
         let gpu = report.gpus.iter().find(|gpu| gpu.identity.key() == identity.key()).cloned();
-        let gpu = gpu.with_context(|| format!("{identity} is no longer here"))?;
+        let gpu = gpu.with_context(|| format!("{identity} is no longer in this container"))?;
         if is_complete(&report, &gpu) {
             return Ok((report, gpu));
         }
@@ -186,6 +190,8 @@ fn wait(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use faults::fault::Policy;
+    use faults::report::OpenFault;
     use model::inventory::Vendor;
 
     fn report(gpus: &[(Vendor, u32, &str, &str, Option<&str>)]) -> Report {
@@ -224,5 +230,27 @@ mod tests {
             let none = file(name).unwrap_err().to_string();
             assert!(none.contains("/dev/nvidia0") && none.contains("renderD128"), "{none}");
         }
+    }
+
+    #[test]
+    fn next_step_is_reset_unless_driver_requires_another_action() {
+        let step = |kinds: &[FaultKind]| {
+            let mut gpu = report(&[(Vendor::Nvidia, 0, "/dev/nvidia0", "0000:10:00.0", None)]).gpus.remove(0);
+            let fault = |kind: &FaultKind| OpenFault {
+                kind: *kind,
+                policy: Policy::Drain,
+                since: 0,
+                what: String::new(),
+                fix: String::new(),
+            };
+            gpu.faults = kinds.iter().map(fault).collect();
+            next_step(&gpu)
+        };
+        let reset = "on the host, run `nvidia-smi --gpu-reset -i 0000:10:00.0`";
+        for kinds in [&[][..], &[FaultKind::Lost], &[FaultKind::RecoveryAction(1)]] {
+            assert!(step(kinds).starts_with(reset), "{kinds:?}: {}", step(kinds));
+        }
+        let other = step(&[FaultKind::Lost, FaultKind::RecoveryAction(5)]);
+        assert!(other.starts_with("restore the IMEX domain"), "{other}");
     }
 }

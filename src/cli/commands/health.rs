@@ -1,4 +1,4 @@
-//! `slurminit health`: for HEALTHCHECK and probes.
+//! `slurminit health`: checks whether the cluster is ready or alive, for HEALTHCHECK and probes.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ pub(crate) struct Args {
     /// Check whether PID 1 responds and no essential daemon was given up; also succeeds during a start and a stop
     #[arg(long, conflicts_with = "ready")]
     live: bool,
-    /// Wait until the check succeeds, at most this many seconds
+    /// Wait until jobs can run, at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     wait: Duration,
-    /// For HEALTHCHECK: if the cluster has been ready for at least this many seconds, watch it for as long again and
-    /// fail as soon as it is not ready
+    /// For HEALTHCHECK: if the cluster first became ready at least this many seconds ago, watch it for the same time, and fail as soon as it is
+    /// not ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
     /// Treat a drained node as ready while it has jobs. For the readiness probe of a pod: a pod that is not ready may be evicted
@@ -44,7 +44,7 @@ fn check_state_disk(configuration: &Configuration) -> Result<(), String> {
     state_disk::check_free_space(&state_disk::directory(&config.paths)).map_err(|error| error.to_string())
 }
 
-/// Prints one line; exits with 0 if the cluster is healthy.
+/// Prints one line. The exit code is 0 if the check succeeded, otherwise 1.
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(configuration.file())?;
     let readiness = Readiness { wait: args.wait, hold: args.hold, allows_draining: args.allow_draining };

@@ -10,12 +10,12 @@ use model::message::Report;
 use model::{exit_code, message, printable};
 use sys::tool;
 
-/// Maximum length of a command's last line in the message, in characters.
-const MAX_LINE_CHARS: usize = 300;
+/// The maximum length of the failure's cause in the message, in characters.
+const MAX_CAUSE_CHARS: usize = 300;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The hook's name in slurminit.toml, for the message
+    /// The hook's name in slurminit.toml, for messages about a failure
     #[arg(value_parser = ["pre_job", "post_job"])]
     hook: String,
     /// Timeout of the command
@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         hook,
         program = printable::short(&program, 200),
         job,
-        error = printable::short(&why, MAX_LINE_CHARS)
+        error = printable::short(&why, MAX_CAUSE_CHARS)
     )));
     Ok(exit_code::FAILURE)
 }

@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum ImageVerb {
-    /// Import an image: for all users as root, otherwise for this user
+    /// Import an image: for all users if you are root, otherwise for yourself
     Import {
         /// The name for `--container=NAME`
         name: ImageName,
@@ -35,7 +35,8 @@ enum ImageVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Pull an image from a registry, even if it was pulled before: for all users as root, otherwise for this user
+    /// Pull an image from a registry: for all users if you are root, otherwise for yourself. Pulls it again if it was pulled before, unless
+    /// IMAGE contains a digest and --name is not used
     Pull {
         /// The image, such as docker://ghcr.io/owner/image:tag
         #[arg(value_name = "IMAGE")]
@@ -65,7 +66,7 @@ enum ImageVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Remove an image; a running job that uses it loses its files
+    /// Remove an image; a running job that uses the image loses access to its files
     Remove {
         /// The image: its name, or docker://...
         #[arg(value_parser = image_name)]
@@ -164,11 +165,11 @@ fn print_imported(json: bool, name: &str, record: &ImageRecord) -> anyhow::Resul
     let (files, size) = (record.files, size(record));
     let skipped = match record.skipped {
         0 => String::new(),
-        1 => " (a device node or FIFO left out)".to_owned(),
+        1 => " (1 device node or FIFO left out)".to_owned(),
         count => format!(" ({count} device nodes and FIFOs left out)"),
     };
     print_value(json, record, || {
-        format!("imported {name}: {files} files, {size}{skipped}; use it with `srun --container={name}`\n")
+        format!("imported {name}: {size}, number of files: {files}{skipped}; use it with `srun --container={name}`\n")
     })
 }
 
@@ -193,12 +194,12 @@ fn is_descriptor(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.starts_with(directory))
 }
 
-/// Imports into the first store.
+/// An importer that imports into the first of these stores.
 fn importer(mut stores: Vec<Store>) -> Importer {
     Importer::new(stores.remove(0), agent::unix())
 }
 
-/// A name, or that of the image that was pulled from `docker://...`.
+/// Parses the name of an image, or a `docker://...` reference, which becomes the name under which that image was pulled.
 fn image_name(text: &str) -> Result<ImageName, String> {
     match text.starts_with(SCHEME) {
         true => Ok(text.parse::<Reference>()?.name()),
@@ -242,7 +243,15 @@ fn description(entry: &ImageEntry) -> String {
         ("directory", entry.store.join(&record.name).display().to_string()),
         ("from", record.reference.clone()),
         ("digest", record.digest.clone()),
-        ("size", format!("{}, {} files, {}", size(record), record.files, printable::count(record.layers, "layer"))),
+        (
+            "size",
+            format!(
+                "{}, {}, {}",
+                size(record),
+                printable::count(record.files, "file"),
+                printable::count(record.layers, "layer")
+            ),
+        ),
         ("architecture", record.architecture.clone()),
         ("created", record.created.clone()),
         ("imported by", record.imported_by.clone()),
@@ -254,4 +263,31 @@ fn description(entry: &ImageEntry) -> String {
     ];
     let shown = lines.iter().filter(|(_, value)| !value.is_empty());
     shown.map(|(label, value)| format!("{label:<16}{}\n", printable::line(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_file_of_this_process_is_read_as_stream() {
+        for path in ["/dev/stdin", "/dev/fd/63", "/proc/self/fd/63"] {
+            assert!(is_descriptor(Path::new(path)), "{path}");
+        }
+        assert!(!["/dev/fdx", "/proc/self", "stdin"].into_iter().any(|path| is_descriptor(Path::new(path))));
+    }
+
+    #[test]
+    fn image_is_named_by_its_name_or_registry() {
+        assert_eq!(image_name("tools").unwrap().as_str(), "tools");
+        let reference: Reference = "docker://ghcr.io/lab/tools:1".parse().unwrap();
+        assert_eq!(image_name("docker://ghcr.io/lab/tools:1").unwrap(), reference.name());
+        assert!(image_name("docker://").is_err() && image_name("a b").is_err());
+    }
+
+    #[test]
+    fn empty_list_mentions_unusable_images() {
+        assert!(table(&[], true).starts_with("no images; import one"));
+        assert_eq!(table(&[], false), "no usable images; see the warnings\n");
+    }
 }

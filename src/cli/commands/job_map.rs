@@ -1,6 +1,7 @@
-//! `slurminit job-map`: writes the map of jobs to GPUs for exporters on the host.
+//! `slurminit job-map`: updates the GPU-to-job map for exporters on the host.
 //!
-//! slurmd runs it as root through `/etc/slurm/prolog` and `/etc/slurm/epilog`. It never fails, because Slurm drains a node whose prolog fails.
+//! slurmd runs it as root through `/etc/slurm/prolog` and `/etc/slurm/epilog`. It never fails, because Slurm drains a node whose prolog or epilog
+//! fails.
 
 use std::path::PathBuf;
 

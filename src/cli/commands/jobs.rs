@@ -1,4 +1,4 @@
-//! `slurminit jobs`: handles jobs at a stop of the container, and jobs that an earlier start left behind.
+//! `slurminit jobs`: handles jobs when the container or a daemon starts or stops, and executes slurmctld and slurmd.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,42 +12,43 @@ use startup::jobs;
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: JobsVerb,
-    /// The node's name in slurm.conf
+    /// The node's name in Slurm; a list if nodes are simulated
     #[arg(long, global = true, default_value = "localhost")]
     node: String,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum JobsVerb {
-    /// Notify running jobs, wait for the grace period, then requeue or cancel them
+    /// Notify the running jobs, and end those that are still running after the grace period
     Quiesce {
         /// The grace period, in seconds
         #[arg(long)]
         grace: f64,
-        /// The action for jobs that are still running then: requeue or cancel
+        /// requeue: requeue the jobs that the stop ends; cancel: cancel those that are still running after the grace period
         #[arg(long, value_parser = parse_on_stop)]
         on_stop: OnStop,
-        /// Report a stop that the end of the container's command has caused
+        /// The container stops because its command has ended: warn about jobs in the queue
         #[arg(long)]
         after_command: bool,
-        /// Remove the node from the cluster of another container's controller
+        /// In a cluster of several containers: handle only the jobs of this node, and then remove the node from the cluster, unless jobs
+        /// name it or it has a drain that a start does not remove
         #[arg(long)]
         leave: bool,
-        /// Keep the node in the cluster, because its controller is in this container
+        /// Do not remove the node, because the cluster's controller is in this container
         #[arg(long, requires = "leave")]
         with_controller: bool,
     },
-    /// Record the next job ID before slurmctld stops; its jobs run in other containers
+    /// Record the next job ID before slurmctld stops; the jobs continue in other containers
     NoteNext,
-    /// Wait for the controller, delete its record of this node if outdated, and execute slurmd
+    /// Wait for the controller, delete its record of this node if outdated, requeue the node's lost jobs, and execute slurmd
     Join {
-        /// The node's hardware for slurmd: CPUs=4 Gres=gpu:nvidia:2
+        /// The node's parameters for `slurmd --conf`: CPUs=4 Gres=gpu:nvidia:2
         #[arg(long)]
         conf: String,
-        /// Its GPUs, for `slurminit nodes`
+        /// The node's GPUs, for `slurminit nodes`
         #[arg(long, default_value = "")]
         gpus: String,
-        /// Restart slurmd: one of this container was ready before
+        /// This is a restart: a slurmd of this container was ready before
         #[arg(long)]
         again: bool,
         /// slurmd's port
@@ -57,13 +58,14 @@ enum JobsVerb {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Execute slurmd in a cgroup of its own
+    /// Execute slurmd, in a separate cgroup if Slurm uses cgroup v2 and the container has its own cgroup namespace
     OwnCgroup {
         /// slurmd and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Report when the controller does not reach this node
+    /// Log an error while the controller cannot reach this node, restart slurmd if the controller has no current record of the node, and end an
+    /// obsolete drain
     Reached {
         /// slurmd's port
         #[arg(long)]
@@ -72,9 +74,10 @@ enum JobsVerb {
         #[arg(long)]
         socket: PathBuf,
     },
-    /// Requeue the jobs that were running when an earlier start ended without an ordered stop
+    /// Requeue, fail or cancel the jobs that an earlier start left behind, and remove their spool files
     Recover,
-    /// Record which jobs slurmctld assigns to the node, and make it save the jobs started by backfill
+    /// Follow the daemons' logs: record started jobs, make slurmctld save the jobs that backfill starts, and report a full disk and jobs whose
+    /// output file cannot be opened
     Follow {
         #[command(flatten)]
         place: StateArgs,
@@ -82,13 +85,13 @@ enum JobsVerb {
         #[arg(long)]
         socket: PathBuf,
     },
-    /// Wait until no job is left that can still run
+    /// Wait until no job is left that is running or can run without manual action
     Wait,
-    /// Raise the next job ID if slurmctld ended without saving it, and execute slurmctld
+    /// Raise the next job ID beyond all IDs that may be in use, adopt the cluster ID of a new accounting database, and execute slurmctld
     Number {
         #[command(flatten)]
         place: StateArgs,
-        /// The previous slurmctld stopped cleanly: its state is complete if it was saved within this many seconds
+        /// The previous slurmctld stopped cleanly: its state is complete if it was saved in the last SECONDS seconds
         #[arg(long, value_name = "SECONDS")]
         saved_within: Option<u64>,
         /// slurmctld and its arguments
@@ -101,18 +104,18 @@ enum JobsVerb {
         #[arg(long)]
         held: bool,
     },
-    /// Cancel or requeue jobs that ended while slurmctld was down
+    /// Cancel, requeue or hold jobs that ended while slurmctld was down, and jobs whose slurmstepd died
     Reclaim {
-        /// Requeue or cancel jobs whose slurmstepd died instead
+        /// Only handle jobs whose slurmstepd died
         #[arg(long)]
         dead_steps: bool,
     },
 }
 
-/// The directory of slurmctld, read from the files.
+/// Where to find the path of slurmctld's state directory.
 #[derive(Debug, clap::Args)]
 struct StateArgs {
-    /// slurm.conf
+    /// The path of slurm.conf
     #[arg(long)]
     slurm_conf: PathBuf,
     /// The state directory if slurm.conf names none

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// [default: host, if the controller uses its host's network]
     #[arg(long, value_name = "NAME", value_parser = line::parse_word)]
     network: Option<String>,
-    /// The controller's address for the new node [default: that of the default route]
+    /// The controller's address for the new node [default: the source address of the default route, else an address of the host name]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Ipv4Addr>,
     /// Validity of the token: 30m, 12h, 7d
@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// The image's name on the other machine [default: SLURMINIT_IMAGE, else slurminit:latest]
     #[arg(long, value_name = "IMAGE", value_parser = line::parse_image)]
     image: Option<String>,
-    /// A volume, or a directory of the host, for the new container; can be repeated [default: this container's, on the same host]
+    /// A volume, or a directory of the host, for the new container; can be repeated. If --network is a network of the container engine, the
+    /// new container also gets those of this container, except the directories of slurminit and Slurm
     #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = SharedMount::parse)]
     volume: Vec<SharedMount>,
 }
@@ -53,7 +54,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let network = network(&args)?;
     let address = match args.address {
         Some(address) => address,
-        None => network::address().context("this container has no address that others can reach; set --address")?,
+        None => network::address().context("found no IPv4 address that other machines can reach; set --address")?,
     };
     let pinned = network == Network::Host || args.address.is_some();
     let token = token(&args, &layers, address, pinned)?;
@@ -65,7 +66,8 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     // The GPUs of the demo image are simulated. If the cluster has nodes, but none with GPUs, the new node is assumed to have none either.
     let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
     let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
-    let mounts = mounts(&args, config, &network);
+    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts(&args.volume, config, &network, &mountinfo);
     let line = JoinCommand {
         name,
         network,
@@ -78,8 +80,8 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     error_line(line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port).trim_end());
     if has_custom_slurm_conf(config) {
         error_line(format_args!(
-            "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
-            config.paths.config.display()
+            "warning: the token does not contain your own slurm.conf; mount it in the new container, too, as {}",
+            config.paths.config.join("slurm.conf").display()
         ));
     }
     Ok(())
@@ -98,8 +100,8 @@ fn network(args: &Args) -> anyhow::Result<Network> {
     Ok(match args.network.as_deref() {
         Some("host") => Network::Host,
         Some(name) => Network::Named(name.to_owned()),
-        None if network::is_engine_network() => bail!(
-            "cannot read the name of this container's network from inside; set --network.\nFor a node on the same host: docker inspect -f '{{{{json .NetworkSettings.Networks}}}}' CONTROLLER prints the name; then\n\x20   slurminit join-command --network NAME\nFor a node on another host, with the ports of this container published there (docker run -p):\n\x20   slurminit join-command --network host --address ADDRESS-OF-THIS-HOST"
+        None if network::is_engine_network(Path::new("/")) => bail!(
+            "cannot read the name of this container's network from inside; set --network.\nFor a node on the same host: docker inspect -f '{{{{json .NetworkSettings.Networks}}}}' CONTROLLER prints the name; then\n\x20   slurminit join-command --network NAME\nFor a node on another host, if the ports of this container are published on this host (docker run -p):\n\x20   slurminit join-command --network host --address ADDRESS-OF-THIS-HOST"
         ),
         None => Network::Host,
     })
@@ -134,34 +136,36 @@ fn key(config: &Config) -> anyhow::Result<Vec<u8>> {
             path.display()
         )
     })?;
-    ensure!((32..=1024).contains(&key.len()), "{} is not a munge key: it has {} bytes", path.display(), key.len());
+    ensure!(
+        (32..=1024).contains(&key.len()),
+        "{} is not a munge key: it has {} bytes, not 32 to 1024",
+        path.display(),
+        key.len()
+    );
     Ok(key)
 }
 
-/// The image, which compose.cluster.yaml passes to the controller.
+/// The image of the new container: the option, else SLURMINIT_IMAGE (compose.cluster.yaml sets it), else slurminit:latest.
 fn image(given: Option<String>, variable: Option<String>) -> anyhow::Result<String> {
     let from_environment = || variable.filter(|image| !image.is_empty());
     let Some(image) = given.or_else(from_environment) else { return Ok("slurminit:latest".to_owned()) };
     line::parse_image(&image).map_err(|why| anyhow::anyhow!("SLURMINIT_IMAGE={image:?}: {why}"))
 }
 
-/// The mounts of the new container. In a network of the engine it runs on this host and can share this container's
-/// mounts, except state and key.
-fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<SharedMount> {
+/// The mounts of the new container. On a network of the engine, the container runs on this host and can share this container's mounts,
+/// except the directories of slurminit and Slurm.
+fn mounts(volumes: &[SharedMount], config: &Config, network: &Network, mountinfo: &str) -> Vec<SharedMount> {
+    let private = [config.paths.state.as_path(), &config.paths.run, &config.paths.slurm];
     let mut mounts = match network {
         Network::Host => Vec::new(),
-        Network::Named(_) => {
-            let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-            let private = [config.paths.state.as_path(), &config.paths.run, &config.paths.slurm];
-            SharedMount::of_container(&mountinfo, &private)
-        }
+        Network::Named(_) => SharedMount::of_container(mountinfo, &private),
     };
-    mounts.retain(|mount| !args.volume.iter().any(|other| other.target == mount.target));
-    mounts.extend(args.volume.iter().cloned());
+    mounts.retain(|mount| !volumes.iter().any(|other| other.target == mount.target));
+    mounts.extend_from_slice(volumes);
     mounts
 }
 
-/// The nodes of the controller, one line each with its GPUs.
+/// The nodes of the cluster, one per line with its GPUs; empty if slurmctld does not respond.
 fn nodes() -> String {
     let client = Client::with_timeout(QUERY_TIMEOUT);
     client.output("sinfo", &["--noheader", "--Node", "--format", "%N %G"]).unwrap_or_default()
@@ -224,5 +228,19 @@ mod tests {
             std::fs::write(directory.path().join("slurm.conf"), text).unwrap();
             assert_eq!(has_custom_slurm_conf(&config), is_custom, "{text}");
         }
+    }
+
+    #[test]
+    fn volume_replaces_mount_of_this_container() {
+        let mountinfo = "1 0 0:1 /a /data rw - ext4 /dev/vda rw\n2 0 0:1 /b /home rw - ext4 /dev/vda rw\n\
+            3 0 0:1 /c /var/lib/slurm rw - ext4 /dev/vda rw\n";
+        let volume = SharedMount::parse("lab:/data").unwrap();
+        let mounts = |network| {
+            let all = mounts(std::slice::from_ref(&volume), &Config::default(), &network, mountinfo);
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(mounts(Network::Host), ["-v lab:/data"]);
+        let shared = "--mount type=bind,source=/b,target=/home";
+        assert_eq!(mounts(Network::Named("lab".to_owned())), [shared, "-v lab:/data"]);
     }
 }

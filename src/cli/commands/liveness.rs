@@ -1,4 +1,5 @@
-//! `slurminit liveness`: checks whether the daemons respond.
+//! `slurminit liveness`: checks whether the daemons respond. If all do, it also handles blocked steps, a full spool directory, and
+//! unresponsive nodes.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ pub(crate) struct Args {
     /// Also make slurmctld contact unresponsive nodes that are reachable on this port
     #[arg(long, value_name = "PORT")]
     recall: Option<u16>,
-    /// Slurminit's run directory
+    /// The run directory of slurminit
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 }
@@ -31,20 +32,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     // The result wakes PID 1, so it is written in one piece.
     std::io::stdout().lock().write_all(&lines)?;
-    // The verdicts must not wait for this, and without working daemons Slurm cannot report which jobs are ending.
+    // These checks come after the output of the results, which must not be delayed. They query Slurm, so they run only if every
+    // checked daemon and service responds.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
         liveness::stuck::kill_blocked_steps();
         if let Some(Err(error)) = args.run.as_deref().map(full_spool::check) {
             sys::report::warn(message!(
                 "spool-not-checked",
-                "cannot check whether the node is still drained because of a full disk: {error}",
+                "cannot check whether slurmd's spool directory is full, or cannot resume the node after a full disk: {error}",
                 error = format!("{error:#}")
             ));
         }
         if let Some(Err(error)) = args.recall.map(jobs::wake_silent_nodes::run) {
             sys::report::warn(message!(
                 "nodes-not-checked",
-                "cannot check whether unresponsive nodes are reachable again: {error}",
+                "cannot check unresponsive nodes, or cannot make them register again: {error}",
                 error = format!("{error:#}")
             ));
         }

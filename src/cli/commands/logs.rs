@@ -1,9 +1,7 @@
-//! `slurminit logs`: shows the last lines of a daemon, and new ones.
+//! `slurminit logs`: shows the last log lines of a daemon, of a service or of slurminit, and with `--follow` also new lines.
 
 use std::io::Write as _;
 use std::path::Path;
-
-use anyhow::Context as _;
 
 use super::{Configuration, status};
 use control::client;
@@ -17,7 +15,7 @@ pub(crate) struct Args {
     /// `slurminit up`, it is in /var/log/slurminit.log
     #[arg(required_if_eq("follow", "true"))]
     name: Option<String>,
-    /// The maximum number of lines; 64 KiB are kept
+    /// The maximum number of lines; only the last 64 KiB are kept
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     lines: u32,
     /// Continue with each new line, across restarts of the daemon, until Ctrl-C
@@ -49,13 +47,15 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     written?;
     let has_former_log = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
     match has_former_log {
-        true => answer.with_context(|| format!("see the log of the last `slurminit up`: {}", up::LOG))?,
+        true => {
+            answer.map_err(|error| anyhow::anyhow!("{error}; the log of the last `slurminit up` is in {}", up::LOG))?
+        }
         false => answer?,
     };
     Ok(())
 }
 
-/// The names that have a log, one on each line.
+/// The names for which there are log lines, one on each line: slurminit, the daemons and the services.
 fn names(run: &Path) -> anyhow::Result<String> {
     let status = status::current(run)?;
     let units = status.snapshot.units.iter().map(|unit| unit.name.as_str());

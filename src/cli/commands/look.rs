@@ -1,4 +1,4 @@
-//! `slurminit look`: samples one vendor's GPUs repeatedly, and prints a line of JSON for each event.
+//! `slurminit look`: samples one vendor's GPUs repeatedly, or one GPU once, and prints a line of JSON for each event.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -19,16 +19,16 @@ pub(crate) struct Args {
     /// The sampling interval
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
     interval_ms: u64,
-    /// A GPU to leave closed, as JSON; can be repeated
+    /// A GPU that must not be opened, as JSON; can be repeated
     #[arg(long, value_name = "GPU", value_parser = parse_identity)]
     closed: Vec<Identity>,
-    /// List the closed GPUs without loading the driver's library: there are no others
+    /// All GPUs are closed: list them without loading the driver's library
     #[arg(long)]
     all_closed: bool,
     /// Sample only this GPU, once
     #[arg(long, value_name = "GPU", value_parser = parse_identity)]
     only: Option<Identity>,
-    /// Measure values that need extra calls, too: tensor cores, PCI Express
+    /// Also measure values that need extra calls: tensor cores, PCI Express
     #[arg(long)]
     meters: bool,
 }
@@ -62,5 +62,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         text.push(b'\n');
         output.write_all(&text)
     };
-    vendor::probe_of(args.vendor).watch(&options, &mut print).context("standard output is closed")
+    vendor::probe_of(args.vendor).watch(&options, &mut print).context("cannot write to standard output")
 }

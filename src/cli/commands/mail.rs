@@ -1,7 +1,8 @@
-//! `slurminit mail`: hands a message about a job to a mail relay. slurmctld runs it as `MailProg -s SUBJECT ADDRESS`, as its own user, with
-//! details of the job in variables.
+//! `slurminit mail`: hands a message about a job to a mail relay. slurmctld runs it through the script MailProg (`-s SUBJECT ADDRESS`), as
+//! SlurmUser, with details of the job in variables.
 //!
-//! SMTP without TLS and password (RFC 5321). Users choose the address and the job's name: neither may end a line of the dialogue.
+//! It uses SMTP (RFC 5321) without TLS or a password. Users choose the address and the job's name, so neither may contain a line break, which could
+//! start another SMTP command.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,7 +13,7 @@ use anyhow::Context as _;
 use model::printable;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The variables that describe the message, except those that users could set (`SLURM_JOB_NAME` is part of the
+/// The variables of slurmctld that the message lists. Those with text that users choose are left out (`SLURM_JOB_NAME` is part of the
 /// subject).
 const SHOWN: [&str; 9] = [
     "SLURM_CLUSTER_NAME",
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     /// Host and port of the relay
     #[arg(long, value_name = "HOST:PORT")]
     relay: String,
-    /// The sender's address
+    /// The sender's address [default: slurm@HOSTNAME]
     #[arg(long, value_name = "ADDRESS")]
     from: Option<String>,
     /// The subject
@@ -47,7 +48,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let variable = |name: &&str| Some(format!("{name}={}\n", printable::short(&std::env::var(name).ok()?, 200)));
     let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     let body: String = SHOWN.iter().filter_map(variable).collect();
-    let body = format!("{body}\nslurminit report {} shows what it did with its GPUs.\n", printable::short(&job, 20));
+    let body = format!(
+        "{body}\nslurminit report {} shows how the job used its GPUs, if it had any.\n",
+        printable::short(&job, 20)
+    );
     let mail = Mail { host: &host, from: &from, to: &args.addresses, subject: &args.subject, body: &body };
     send(&args.relay, &mail).with_context(|| format!("cannot send mail through {}", args.relay))
 }
@@ -63,9 +67,11 @@ struct Mail<'a> {
 fn send(relay: &str, mail: &Mail<'_>) -> anyhow::Result<()> {
     let to: Vec<&str> = mail.to.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
     let is_safe = |address: &&str| address.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>".contains(&byte));
-    let refused = to.iter().copied().chain([mail.from]).find(|address| !is_safe(address));
-    anyhow::ensure!(refused.is_none() && !to.is_empty(), "{:?} is not a mail address", mail.to);
-    let address = relay.to_socket_addrs()?.next().context("the name has no address")?;
+    if let Some(refused) = to.iter().copied().chain([mail.from]).find(|address| !is_safe(address)) {
+        anyhow::bail!("{refused:?} is not a mail address");
+    }
+    anyhow::ensure!(!to.is_empty(), "{:?} contains no mail address", mail.to);
+    let address = relay.to_socket_addrs()?.next().context("the host name of the relay has no address")?;
     let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
@@ -78,7 +84,7 @@ fn send(relay: &str, mail: &Mail<'_>) -> anyhow::Result<()> {
     }
     session.command("DATA", b'3')?;
     let subject: String = printable::short(mail.subject, 200).replace(|c: char| !c.is_ascii(), "?");
-    // A line with a dot alone would end the message.
+    // A line that contains only a dot would end the message.
     let body = mail.body.replace("\n.", "\n..").replace('\n', "\r\n");
     let to = to.join(", ");
     session.command(&format!("From: {}\r\nTo: {to}\r\nSubject: {subject}\r\n\r\n{body}.", mail.from), b'2')?;
@@ -95,13 +101,17 @@ impl Session {
         self.answer(expected)
     }
 
-    /// Reads a reply. In its last line, the code is followed by a space.
+    /// Reads a reply. In each of its lines except the last, a hyphen follows the code.
     fn answer(&mut self, expected: u8) -> anyhow::Result<()> {
         loop {
             let mut line = String::new();
             anyhow::ensure!(self.0.read_line(&mut line)? > 0, "the relay closed the connection");
             if line.as_bytes().get(3) != Some(&b'-') {
-                anyhow::ensure!(line.as_bytes().first() == Some(&expected), "the relay answered: {}", line.trim());
+                anyhow::ensure!(
+                    line.as_bytes().first() == Some(&expected),
+                    "unexpected reply from the relay: {}",
+                    line.trim()
+                );
                 return Ok(());
             }
         }

@@ -13,7 +13,7 @@ use sys::report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory of an empty database, which is copied
+    /// The template: the directory of an empty database
     #[arg(long)]
     template: PathBuf,
     /// The directory of the database
@@ -24,12 +24,12 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// PID 1 runs it as the database's user, who owns all files that it writes.
+/// PID 1 runs this verb as the database's user, who therefore owns all files that the verb writes.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if !args.data.try_exists().with_context(|| format!("cannot access {}", args.data.display()))? {
         make(&args.template, &args.data).with_context(|| {
             format!(
-                "cannot create the database {} from {}; if that directory does not exist, build the image with --target full",
+                "cannot create the database {} from the template {}; if the template does not exist, build the image with --target full",
                 args.data.display(),
                 args.template.display()
             )
@@ -38,7 +38,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let (program, arguments) = args.command.split_first().context("no command")?;
     let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| {
-        format!("`{program}` cannot be executed; build the image with --target full, or set mode of [accounting]")
+        format!(
+            "`{program}` cannot be executed; build the image with --target full, or set another `mode` in [accounting]"
+        )
     })
 }
 

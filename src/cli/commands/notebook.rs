@@ -1,8 +1,9 @@
 //! `slurminit notebook`: JupyterLab in a job, at a port of this container.
 //!
-//! JupyterLab listens on a Unix socket in a directory that only its user can enter. Each connection to the port is a step of the job (`slurminit
-//! session stream`), so that no port is open on the node and each connection has its own flow control. JupyterLab must require the token: slurminit
-//! checks that before it prints the URL. Connections of other users of this container are closed before they start a step.
+//! JupyterLab listens on a Unix socket in a directory that only the job's user can enter. Each connection to the port is a step of the job
+//! (`slurminit session stream`), so that no port is open on the node and each connection has its own flow control. JupyterLab must require
+//! the token: slurminit checks that before it prints the URL. Connections of other users of this container, except root, are closed
+//! before they start a step.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -24,11 +25,11 @@ use model::{exit_code, printable};
 use sys::sockets::{OtherEnd, other_end};
 
 const SERVER: &str = include_str!("notebook/server.sh");
-/// The interval of JupyterLab's search for idle kernels, in seconds.
+/// The maximum interval at which JupyterLab looks for idle kernels, in seconds.
 const CULL_INTERVAL: u64 = 60;
-/// The maximum number of connections at a time. Each is a step, and on a port that is open to the network anyone can connect.
+/// The maximum number of connections that have a step at the same time. Anyone can connect to a port that is open to the network.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may be silent before its step. Browsers connect in advance.
+/// How long a new connection may be silent before it is closed. Browsers open connections in advance, and those must not start steps.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
 /// The UID that the host's root has in a container with a user namespace: the kernel's overflow UID.
 const OVERFLOW_USER: u32 = 65534;
@@ -37,10 +38,11 @@ const OVERFLOW_USER: u32 = 65534;
 pub(crate) struct Args {
     #[command(flatten)]
     request: Request,
-    /// The port for the browser; with an address other than 127.0.0.1 it is open to the network
+    /// The port for the browser; with an address that is not a loopback address, such as 0.0.0.0, it is open to the network
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "8888")]
     port: String,
-    /// End the job after this time without a kernel, and a kernel after this time without a computation or a connected browser
+    /// End the job after this time without a kernel or any other activity, and a kernel after this time without a computation or a connected
+    /// browser
     #[arg(long, value_name = "TIME", default_value = "1h")]
     idle: String,
 }
@@ -93,7 +95,7 @@ impl Notebook {
         step.arg(format!("--ServerApp.shutdown_no_activity_timeout={idle}"));
         step.arg(format!("--MappingKernelManager.cull_idle_timeout={idle}"));
         step.arg(format!("--MappingKernelManager.cull_interval={}", CULL_INTERVAL.min(idle.max(1))));
-        // JupyterLab refuses names of other machines, against DNS rebinding.
+        // As a protection against DNS rebinding, JupyterLab by default rejects requests whose Host header names another machine.
         step.args((!self.address.ip().is_loopback()).then_some("--ServerApp.allow_remote_access=True"));
         step.current_dir(work_directory()?);
         let (reader, writer) = nix::unistd::pipe()?;
@@ -103,14 +105,14 @@ impl Notebook {
         Ok(step)
     }
 
-    /// Runs until this process ends.
+    /// Serves connections until this process ends.
     fn serve(self: &Arc<Self>, listener: &TcpListener) -> anyhow::Result<()> {
         self.check()?;
         let port = self.address.port();
         let host = if self.address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.address.ip() };
         let url = SocketAddr::new(host, port);
         let job = self.session.description()?;
-        error_line(printable::line(&format!("slurminit: JupyterLab, until Ctrl-C or the end of the job: {job}")));
+        error_line(printable::line(&format!("slurminit: JupyterLab runs until Ctrl-C or the job's end: {job}")));
         super::print(&format!("http://{url}/lab?token={}\n", self.token))?;
         if std::env::var_os("SSH_CONNECTION").is_some() {
             error_line(format!(
@@ -162,7 +164,7 @@ impl Notebook {
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own children")]
     fn check(&self) -> anyhow::Result<()> {
         let mut step = self.stream();
-        let mut step = step.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("srun")?;
+        let mut step = step.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot execute srun")?;
         let request = |rest: &str| format!("GET /api/status HTTP/1.1\r\nHost: localhost\r\n{rest}\r\n\r\n");
         let requests =
             request("Accept: */*") + &request(&format!("Authorization: token {}\r\nConnection: close", self.token));
@@ -171,27 +173,27 @@ impl Notebook {
         step.stdout.take().context("no pipe")?.read_to_string(&mut answer)?;
         step.wait()?;
         let codes = status_codes(&answer);
-        anyhow::ensure!(!codes.is_empty(), "JupyterLab does not answer");
+        anyhow::ensure!(!codes.is_empty(), "JupyterLab does not respond; see its output above");
         anyhow::ensure!(
             codes == ["403", "200"],
-            "JupyterLab does not require the token of this command: remove token and password from ~/.jupyter (it answered {codes:?})"
+            "JupyterLab must require the token of this command, but answered {codes:?} to requests without and with the token: remove token, password and base_url from ~/.jupyter"
         );
         Ok(())
     }
 }
 
-/// Whether a connection that has this clone of [`Notebook::connections`] is one of the first [`MAX_CONNECTIONS`].
+/// Whether no more than [`MAX_CONNECTIONS`] connections are open, including the one that holds this clone of [`Notebook::connections`].
 fn is_below_limit(counted: &Arc<()>) -> bool {
     Arc::strong_count(counted) <= MAX_CONNECTIONS + 1
 }
 
-/// The status codes of responses. A body does not end with a newline.
+/// The status codes of responses. A body does not end with a newline, so the next status line can follow it on the same line.
 fn status_codes(responses: &str) -> Vec<&str> {
     responses.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)).collect()
 }
 
-/// Whether the connection may be served. Connections of other users of this container are rejected. `ssh -L` connects as its user, and `kubectl
-/// port-forward` as root.
+/// Whether the connection may be served. Connections of other users of this container, except root, are rejected. `ssh -L` connects as its user,
+/// and `kubectl port-forward` as root.
 fn is_admitted(stream: &TcpStream) -> bool {
     match other_end(stream) {
         OtherEnd::User(user) => [nix::unistd::getuid().as_raw(), 0, OVERFLOW_USER].contains(&user),
@@ -213,7 +215,7 @@ fn listen(port: &str) -> anyhow::Result<TcpListener> {
             format!("--port={port:?} is neither a port nor an address with a port, such as 0.0.0.0:8888")
         }),
     }?;
-    TcpListener::bind(address).with_context(|| format!("{address}: choose another --port"))
+    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}; choose another --port"))
 }
 
 /// The current directory if it is below /data or the home directory, otherwise the home directory.
@@ -226,7 +228,7 @@ fn work_directory() -> anyhow::Result<PathBuf> {
 /// 128 random bits in hexadecimal digits.
 fn random() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("cannot read /dev/urandom")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

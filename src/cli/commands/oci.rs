@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// The directory of munge's socket
     #[arg(long, default_value = "/run/munge")]
     munge: PathBuf,
-    /// A further directory for jobs: `[images] mounts`
+    /// An additional directory to mount in the images of jobs (`[images] mounts`); can be repeated
     #[arg(long)]
     bind: Vec<PathBuf>,
     /// The directory in which slurmstepd writes the environment of steps
@@ -32,16 +32,16 @@ pub(crate) struct Args {
     /// The newest CUDA release that the driver supports
     #[arg(long)]
     cuda: Option<String>,
-    /// Exit with 0 if jobs can run in images by this means (`namespaces`, `proot`); otherwise print the reason
+    /// Exit with 0 if jobs can run in images with this backend (`namespaces`, `proot`); otherwise print the reason
     #[arg(long, value_name = "BACKEND", value_parser = backend)]
     probe: Option<Backend>,
-    /// Run a program inside, and report to this descriptor
+    /// PRoot runs this process: run the program as a child, and report its PID and exit status to this descriptor
     #[arg(long, hide = true)]
     inside: Option<i32>,
     /// The descriptor with the program's environment
     #[arg(long, hide = true, requires = "inside")]
     variables: Option<i32>,
-    /// The signal state for the program
+    /// The signal mask, the ignored signals and the umask for the program
     #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<Inherited>(text))]
     inherited: Option<Inherited>,
     /// The program and its arguments
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
 fn backend(text: &str) -> Result<Backend, String> {
     let known = [Backend::Namespaces, Backend::Proot].into_iter().find(|backend| backend.to_string() == text);
-    known.ok_or_else(|| "one of: namespaces, proot".to_owned())
+    known.ok_or_else(|| "expected namespaces or proot".to_owned())
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {

@@ -1,4 +1,4 @@
-//! Times of command lines.
+//! Parses periods of time in command lines.
 
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ mod tests {
             [seconds("90s"), seconds("30m"), seconds("12h"), seconds("7d"), seconds("2w")].map(Result::unwrap),
             [90, 1800, 43200, 604_800, 1_209_600]
         );
+        assert_eq!((seconds("366d"), parse_period("367d").is_err()), (Ok(366 * 24 * 3600), true));
         for bad in ["", "h", "0h", "1", "-1h", "1.5h", "400d", "99999999999999999999d", "1ä"] {
             assert!(parse_period(bad).is_err(), "{bad}");
         }

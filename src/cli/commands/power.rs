@@ -13,7 +13,7 @@ use sys::tool::answer::first_line;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The action: start or stop
+    /// The action: resume starts the nodes, suspend stops them
     #[arg(value_enum)]
     action: Action,
     /// How long the command may take, in seconds
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     limit: u64,
     /// The nodes, as Slurm lists them
     nodes: String,
-    /// The command, to which the names are added
+    /// The command, which gets the nodes' names as additional arguments
     #[arg(required = true, last = true)]
     command: Vec<String>,
 }
@@ -40,18 +40,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let result = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
     let Some(why) = failure(program, args.limit, result) else {
         if args.action == Action::Suspend {
-            names
+            // One node's failure must not keep the other nodes down.
+            let results: Vec<_> = names
                 .iter()
                 .filter(|name| missed_resume_timeout(name))
-                .try_for_each(|name| SLURM.update_node(name, &["state=resume"]))?;
+                .map(|name| SLURM.update_node(name, &["state=resume"]))
+                .collect();
+            results.into_iter().collect::<Result<(), _>>()?;
         }
         return Ok(());
     };
     let (state, advice) = match args.action {
-        // slurmctld requeues the node's jobs and stops the node; a job that requests it starts it again.
+        // slurmctld requeues the nodes' jobs and stops the nodes. It starts a node again when a job needs it.
         Action::Resume => ("state=power_down_force", ""),
         // A running node may cost money, so a person must check.
-        Action::Suspend => ("state=drain", "; it may still be running: stop it by hand, then run `slurminit resume`"),
+        Action::Suspend => {
+            ("state=drain", "; the node may still be running: stop it by hand, then run `slurminit resume NODE`")
+        }
     };
     SLURM
         .update_node(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{advice}")])
@@ -59,8 +64,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     anyhow::bail!("{why}")
 }
 
-/// Whether the node did not start within ResumeTimeout. slurmctld sets such a node down, and runs SuspendProgram for
-/// it.
+/// Whether the node did not start within ResumeTimeout. slurmctld sets the state of such a node to DOWN, and runs SuspendProgram for it. A node
+/// with fewer resources than configured is excluded, because it must stay DOWN.
 fn missed_resume_timeout(node: &str) -> bool {
     SLURM.node(node).ok().flatten().is_some_and(|record| {
         record.has_state(&["DOWN"])
@@ -69,7 +74,7 @@ fn missed_resume_timeout(node: &str) -> bool {
     })
 }
 
-/// Why the command failed, on one line without characters that Slurm could take for the end of the reason.
+/// Why the command failed (`None` if it succeeded), on one line without characters that could end the reason in Slurm.
 fn failure(program: &str, limit: u64, result: std::io::Result<Output>) -> Option<String> {
     let why = match result {
         Ok(output) if output.status.success() => return None,

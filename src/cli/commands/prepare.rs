@@ -1,4 +1,4 @@
-//! `slurminit prepare`: the child of PID 1 that does everything that may hang or fail before the daemons start.
+//! `slurminit prepare`: the child of PID 1 that does everything that may hang or fail before the daemons start, at a start and at a reload.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use sys::report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read below this directory
+    /// Look for /proc, /sys, /dev, /etc, /usr, /config and other directories below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
@@ -23,19 +23,19 @@ pub(crate) struct Args {
     /// Compare with the running configuration, and refuse a change that would fail
     #[arg(long)]
     reload: bool,
-    /// Read checksums of PID 1's configuration, and a dead daemon's last log lines, from standard input
+    /// Read from standard input: checksums of PID 1's configuration, the time limit, and a dead daemon's last log lines
     #[arg(long)]
     given: bool,
     /// At a reload: the node's current name
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Restore the files that the daemons used before the last reload
+    /// Restore these files to the versions that the daemons used before the last reload
     #[arg(long, value_name = "FILE", value_delimiter = ',', value_parser = parse_file_name)]
     restore: Vec<FileName>,
     /// Open the partitions that a killed reload has closed
     #[arg(long)]
     reopen: bool,
-    /// Check whether the configuration caused this daemon's death
+    /// Find the cause of this daemon's death in its last log lines
     #[arg(long, value_name = "DAEMON")]
     died: Option<String>,
 }
@@ -44,10 +44,10 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
     FileName::WRITTEN
         .into_iter()
         .find(|name| name.as_str() == text)
-        .ok_or_else(|| "not one of Slurm's files".to_owned())
+        .ok_or_else(|| "not the name of a file that slurminit writes for Slurm".to_owned())
 }
 
-/// If the preparation fails, the last event is the error, and the exit code is the error's.
+/// If a start or a reload fails, the last event is the error, and the exit code is the error's.
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
     let Args { root, inventory, node, .. } = &args;
     let input: PrepareInput =
@@ -102,9 +102,9 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     };
     send(&PrepareEvent::Done(prepared))?;
     if let Some(key) = key {
-        // The daemons are starting meanwhile, so munged need not wait for the disk.
+        // The key is synced only after the events, so that the daemons do not wait for the disk.
         key.sync()?;
-        // This comes last, because it drops root's rights. No job has started yet.
+        // This comes last, because it drops root's rights. PID 1 starts the daemons meanwhile.
         prepare::environments::write(config, root).unwrap_or_else(|error| {
             report::warn(message!("environments-not-written", "{error}", error = format!("{error:#}")));
         });
@@ -112,7 +112,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     Ok(exit_code::SUCCESS)
 }
 
-/// Writes a line to standard output at once.
+/// Writes an event to standard output at once, as a line.
 fn send(event: &PrepareEvent) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(event)?;
     line.push('\n');

@@ -1,9 +1,9 @@
 //! `slurminit prolog`: runs on each node of a job before its first process there. It gives the job's user access to the device files of
 //! its GPUs, and lets the job resolve the names of its nodes.
 //!
-//! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself does not need the
-//! names, because it uses addresses. A Docker network resolves containers by their host names, so there is nothing to do. In Kubernetes a pod's name
-//! resolves only with the name of its Service as a suffix, so slurminit adds the nodes' names to /etc/hosts.
+//! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself does not need
+//! the names, because it uses addresses. A Docker network usually resolves the names. In Kubernetes a pod's name resolves only with the name of
+//! its Service as a suffix. If names do not resolve, slurminit adds the nodes' names to /etc/hosts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,18 +23,19 @@ use sys::tool::answer::Answer;
 
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
-/// Timeout of a name server. A host whose name server does not respond waits only once: then the names are in /etc/hosts.
+/// Timeout of a lookup of names. If the name server does not respond, the names are added to /etc/hosts, so later jobs on these nodes need no lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Close the GPUs' device files to all other users, and give them to the job's user
+    /// Give the GPUs' device files to the job's user, and make them inaccessible to all other users
     #[arg(long)]
     gives_gpus: bool,
     /// Make the names of the job's nodes resolve
     #[arg(long)]
     names_nodes: bool,
-    /// Resume the stopped processes in the input once the input ends; the prolog runs this before it stops processes
+    /// Read lines `PID:START` from standard input, and resume these processes when the input ends. The prolog starts this helper before
+    /// it stops a process
     #[arg(long)]
     resume: bool,
 }
@@ -49,7 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let report_gpu_error = |error: &anyhow::Error| {
         report(Report::warn(message!(
             "gpu-not-opened",
-            "programs of job {job} may fail to open its GPUs: {error}",
+            "cannot restrict the GPUs of job {job} to its user: {error}; its programs may fail to open the GPUs, or other users may open them",
             job = id,
             error = short(error)
         )));
@@ -63,7 +64,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     }
                 }
             };
-            // NVIDIA's programs, run by root, make the files accessible to all users.
+            // NVIDIA's programs make the files accessible to all users when root runs them.
             change_devices(&install::close_device_file);
             if take_from_others(&job) {
                 change_devices(&|file| install::give_device_file(file, job.uid));
@@ -84,7 +85,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills the processes of other users that have the job's GPUs open. Returns whether the job may use the GPUs.
+/// If the GPUs' device files are restricted: kills the processes of other users that have these GPUs open, and records the job's user if none of
+/// these processes is left. Returns whether the job may use the GPUs.
 fn take_from_others(job: &Job) -> bool {
     let is_restricted = |file: &&String| install::is_restricted_device_file(Path::new(file));
     let devices: BTreeSet<String> = job.devices.iter().filter(is_restricted).cloned().collect();
@@ -116,17 +118,17 @@ fn install_node_names() -> anyhow::Result<()> {
     if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) && are_resolvable(&nodes)? {
         return Ok(());
     }
-    let nodes = SLURM.addresses(&nodes).context("the controller does not report their addresses")?;
+    let nodes = SLURM.addresses(&nodes).context("cannot query the addresses of these nodes")?;
     let nodes: Vec<_> = nodes.into_iter().map(|(name, address)| (name, address.ip().to_string())).collect();
-    anyhow::ensure!(!nodes.is_empty(), "the controller has no addresses for them");
+    anyhow::ensure!(!nodes.is_empty(), "the controller has no addresses for these nodes");
     Ok(install::install_node_names(Path::new("/"), &nodes)?)
 }
 
-/// Whether the names resolve without slurminit's entries, to addresses that other nodes reach.
+/// Whether the names resolve without slurminit's entries, to addresses that other nodes can reach.
 fn are_resolvable(nodes: &str) -> anyhow::Result<bool> {
     let names = SLURM.hostnames(nodes)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Lookups use /etc/hosts before a name server, and other nodes cannot reach a loopback address there.
+    // A loopback address in /etc/hosts takes precedence over the name server's address, which other nodes can reach.
     for name in &names {
         if install::is_loopback_name(Path::new("/"), name)? {
             return Ok(false);

@@ -63,7 +63,7 @@ fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
     };
     print(&effect.difference)?;
     match effect.change.apply {
-        Apply::Nothing => print_line("no restart needed")?,
+        Apply::Nothing => print_line("the daemons need no restart")?,
         Apply::Reconfigure => {
             print_line(format_args!("needs `scontrol reconfigure`: {}", effect.change.changes.join(", ")))?
         }

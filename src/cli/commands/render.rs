@@ -17,7 +17,7 @@ use startup::prepare::inventory;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read below this directory
+    /// Look for /proc, /sys, /dev, /etc, /usr, the Slurm files in /config, and other directories below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
@@ -88,7 +88,7 @@ fn difference(config: &Config, root: &Path, files: &[Text]) -> anyhow::Result<St
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        let (from, to) = (format!("{} (installed)", path.display()), format!("{} (this start)", path.display()));
+        let (from, to) = (format!("{} (installed)", path.display()), format!("{} (next start)", path.display()));
         text.push_str(&similar::TextDiff::from_lines(&old, &file.text).unified_diff().header(&from, &to).to_string());
     }
     Ok(text)

@@ -22,19 +22,19 @@ const SLURM: Client = Client::with_timeout(limit::STATUS);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these jobs: 17, or 17_3 for a task of an array [default: all of the period]
+    /// Only these jobs: 17, or 17_3 for a task of an array [default: all jobs of the period]
     #[arg(value_name = "JOB", value_parser = parse_job)]
     jobs: Vec<JobName>,
     /// Only jobs of this user
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Only jobs that ran in this time: 90m, 12h, 7d
+    /// Only jobs that ran in the last TIME: 90m, 12h, 7d; ignored if JOB is given
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_period)]
     since: Duration,
     /// Print everything as JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// Print a line for each job, separated by commas
+    /// Print one line for each job, with comma-separated values
     #[arg(long)]
     csv: bool,
 }
@@ -86,7 +86,11 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     print(&text)?;
     let is_missing = |job: &JobName| !records.iter().any(|record| job.matches(record));
     let missing = args.jobs.iter().filter(|job| is_missing(job)).count();
-    anyhow::ensure!(missing == 0, "{} without a report", printable::count(missing, "job"));
+    anyhow::ensure!(
+        missing == 0,
+        "no report for {}: only jobs with GPUs have a report, and jobs of other users may be hidden",
+        printable::count(missing, "job")
+    );
     Ok(())
 }
 
@@ -104,7 +108,7 @@ fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<Job
     };
     let mut records = match (own, &accounted) {
         (Ok(own), _) => own,
-        // This container runs no node, so it has no records of its own.
+        // For example, this container runs no node. The records of the database are enough.
         (Err(_), Some(Ok(_))) => Vec::new(),
         (Err(error), _) => return Err(error),
     };
@@ -135,7 +139,7 @@ fn accounted(args: &Args, is_root: bool) -> anyhow::Result<Vec<JobRecord>> {
 
 fn text(jobs: &[JobReport], users: &[UserReport]) -> String {
     if jobs.is_empty() {
-        return "no job had a GPU of this node in this time\n".to_owned();
+        return "no jobs with GPUs found\n".to_owned();
     }
     let columns = [
         Column::left("JOB", 4, 14),
@@ -227,7 +231,7 @@ pub(super) fn percent(percent: Option<f64>) -> String {
     percent.map_or_else(dash, |percent| format!("{percent:.0} %"))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
+#[expect(clippy::cast_precision_loss, reason = "it is shown with one decimal place at most")]
 fn gib(mib: u64) -> String {
     let gib = mib as f64 / 1024.0;
     if gib < 10.0 { format!("{gib:.1}") } else { format!("{gib:.0}") }
@@ -241,8 +245,8 @@ fn energy(wh: Option<f64>) -> String {
     }
 }
 
-/// Formats hours. A job of one second is not rounded to 0.
-#[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
+/// Formats seconds as hours. One second is not rounded to 0.
+#[expect(clippy::cast_precision_loss, reason = "it is shown with three decimal places at most")]
 pub(super) fn hours(seconds: u64) -> String {
     match seconds {
         0 => "0".to_owned(),

@@ -23,12 +23,12 @@ use startup::state_disk;
 pub(crate) struct Args {
     /// The daemon or service
     name: String,
-    /// Timeout, in seconds [default: supervise.stop_timeout and ready_timeout together]
+    /// Timeout, in seconds [default: the sum of stop_timeout and ready_timeout in `[supervise]`]
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
     timeout: Option<Duration>,
 }
 
-/// The maximum interval of status reads.
+/// The maximum interval between two reads of the status.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let configured = || config.supervise.stop_timeout() + config.supervise.ready_timeout;
     let limit = args.timeout.unwrap_or_else(configured);
     let (name, directory) = (&args.name, &config.paths.run);
-    // PID 1 itself rejects other users.
+    // PID 1 itself rejects requests of users other than root.
     if *name == DaemonName::Slurmctld.as_str() && nix::unistd::geteuid().is_root() {
         state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld was not restarted")?;
     }
@@ -48,7 +48,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let Reply::Restarting { starts } = reply else { anyhow::bail!("unexpected reply from slurminit: {reply:?}") };
     loop {
         let Ok(status) = status::read(directory) else {
-            anyhow::ensure!(start.elapsed() < limit, "cannot read the status; see `slurminit status`");
+            anyhow::ensure!(start.elapsed() < limit, "cannot read slurminit's status file; see `docker logs`");
             watcher.wait(Duration::from_millis(10));
             continue;
         };
@@ -75,25 +75,27 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
         let remaining = limit.checked_sub(start.elapsed()).filter(|remaining| !remaining.is_zero());
         let timed_out = || format!("{name} is {} after {} s; see `slurminit logs {name}`", unit.state, limit.as_secs());
         let remaining = remaining.with_context(timed_out)?;
-        // On a full disk the file is overwritten in place, which causes no event.
+        // On a full disk the status file is overwritten in place, which causes no event.
         watcher.wait(remaining.min(MAX_POLL_INTERVAL));
     }
 }
 
-/// Timeout for a node to register with a restarted slurmctld.
+/// Timeout for a node to register after a restart of slurmctld or slurmd.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval, because Slurm has no event for a registration.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the nodes have registered with a restarted slurmctld, which starts no job before that.
+/// After a restart of slurmctld or slurmd, waits until this container's nodes have registered, because no job starts on them before that, and
+/// until the container is ready again if it was ready before. Gives up after [`REGISTRATION_TIMEOUT`], or at the deadline if that is earlier.
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
 fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, deadline: Instant) {
-    let is_slurm_daemon =
-        [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| daemon.starts_with(name.as_str()));
+    // `slurmd-2` is the slurmd of a simulated node.
+    let program = daemon.split('-').next().unwrap_or_default();
+    let is_slurm_daemon = [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| program == name.as_str());
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty());
     let Some(name) = name.filter(|_| is_slurm_daemon) else { return };
     let deadline = deadline.min(Instant::now() + REGISTRATION_TIMEOUT);
-    // Checks the flags, because for a drained node Slurm's state name does not show whether it is down.
+    // The state name of a drained node does not show whether it has registered, so the flags are checked.
     let is_registered =
         |node: &ClusterNode| node.report.responding && !node.state_flags.iter().any(|flag| flag == "UNKNOWN");
     let is_cluster_registered = || {
@@ -105,7 +107,7 @@ fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready:
     }
 }
 
-/// Whether PID 1 reports that jobs can run.
+/// Whether PID 1 reports that the container is ready.
 fn is_ready(directory: &Path) -> bool {
     status::read(directory).is_ok_and(|status| status.snapshot.ready)
 }

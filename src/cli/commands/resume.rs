@@ -1,4 +1,4 @@
-//! `slurminit resume`: resumes drained nodes.
+//! `slurminit resume`: resumes nodes that are drained or down.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
-    // Only nodes that responded before are waited for: the others would cause a timeout.
+    // Only nodes that responded before are waited for: unresponsive nodes would cause a timeout.
     let (mut changed, mut resumed) = (Vec::new(), Vec::new());
     apply_to_nodes(&args.nodes, configuration.file(), |node| {
         let step = close::resume(node);

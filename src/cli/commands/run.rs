@@ -1,4 +1,5 @@
-//! `slurminit run`: reads the options of a container, then runs PID 1.
+//! `slurminit run`: reads the options of a container, then executes `slurminit-init`. If the cluster of the container is already running, it
+//! runs the command there instead.
 
 mod attach;
 mod docker_args;
@@ -31,7 +32,7 @@ use sys::outer_job;
 
 pub(super) use attach::wait_for_running_cluster;
 
-/// The key of slurm.conf that sets slurmctld's directory.
+/// The key of slurm.conf that sets slurmctld's state directory.
 const STATE_KEY: &str = "StateSaveLocation";
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +45,7 @@ pub(crate) struct Args {
     /// Leave the terminal and session of the parent process: for `slurminit up`
     #[arg(long, hide = true)]
     detached: bool,
-    /// The signal mask and ignored signals of the process that executes itself again without a join token
+    /// The signal mask, ignored signals and umask of the process before it re-executed itself without its secrets
     #[arg(long, hide = true, value_parser = parse_inherited)]
     inherited: Option<Inherited>,
 }
@@ -67,10 +68,10 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
         Ok(configuration) => configuration,
         Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
     };
-    // The lock comes before any change to a running cluster.
+    // The lock is taken first, so that a second start does not replace the saved variables of a running cluster.
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
-        // A concurrent start has taken the lock.
+        // The cluster is already running, or a concurrent start has taken the lock.
         Err(_) if !start.cmd.is_empty() => return attach::run(&start.cluster, &config, &start.cmd),
         Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
     };
@@ -88,7 +89,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     let task = Task {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
-        // The values in the file may change until a reload, which refuses such a change.
+        // PID 1 passes these options on to the preparation, also at a reload.
         requested_role: start.cluster.role,
         simulated_nodes: start.cluster.nodes,
         warnings: warnings(&config, file, &lock, &state).into_iter().chain(outer_job::warning(&outer)).collect(),
@@ -97,16 +98,16 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     Err(become_init(task, inherited, &lock, &state, &start.cmd, &outer))
 }
 
-/// The variables of an outer job of another Slurm, which are recorded for later commands.
+/// Returns the names of the variables of an outer Slurm job, and of `SLURM_CONF`. Records the variables, so that later commands can remove them.
 fn take_outer_job() -> Vec<OsString> {
     let outer = outer_job::variables();
     if let Err(error) = outer_job::record(Path::new("/"), &outer) {
-        error_line(format_args!("slurminit: warning: cannot record the variables of the outer job: {error}"));
+        error_line(format_args!("slurminit: warning: cannot update the record of ignored Slurm variables: {error}"));
     }
     outer
 }
 
-/// Locks the state directory, and slurmctld's if the configuration sets another one.
+/// Locks slurminit's state directory, and slurmctld's if the configuration or the user's own slurm.conf sets one outside of it.
 fn lock_state(config: &Config) -> Result<StateLock, StateInUse> {
     // An unreadable file is reported by the preparation.
     let found = install::find_user_files(&config.paths, Path::new("/")).unwrap_or_default();
@@ -124,8 +125,8 @@ fn refuse(why: &str, code: u8) -> u8 {
     code
 }
 
-/// Handles a word in place of a command, runs a command in a running cluster, and saves a token; returns the exit code if nothing
-/// is left to do.
+/// Without a join token on the command line, handles a first word that is not a command, or runs the command in a running cluster. Then saves
+/// the join token, if there is one. Returns the exit code if nothing is left to do.
 fn handle_first_word(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
     let has_token = join.is_some() || docker_args::token(&start.cmd).is_some();
     if !has_token {
@@ -135,12 +136,12 @@ fn handle_first_word(start: &mut Start, join: Option<&OsStr>, inherited: &Inheri
             return Ok(Some(code));
         }
     }
-    // A token on the command line makes this process execute itself again.
+    // A token on the command line or in the environment makes this process execute itself again, without the token.
     let taken = take_token(docker_args::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
     Ok(taken.err().map(|error| refuse(&error.to_string(), exit_code::CONFIG)))
 }
 
-/// Handles a word in place of a command; returns the exit code if nothing is left to do.
+/// Takes `--nodes` from the words, and handles a first word that is not a command. Returns the exit code if nothing is left to do.
 fn interpret_first_word(start: &mut Start) -> anyhow::Result<Option<u8>> {
     match docker_args::take_nodes(&mut start.cmd) {
         Ok(nodes) => start.cluster.nodes = nodes.or(start.cluster.nodes),
@@ -164,7 +165,8 @@ fn interpret_first_word(start: &mut Start) -> anyhow::Result<Option<u8>> {
     Ok(None)
 }
 
-/// The command's exit code, if a cluster is running in which it can run.
+/// Runs the command in the cluster that is already running in this container, and returns the exit code. Returns `None` if there is no command
+/// or no such cluster, if that cluster is stopping, or if the configuration is invalid.
 fn run_in_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
     let Ok((config, _, target)) = start.configuration() else { return Ok(None) };
     let running = status::of_running_slurminit(&config.paths.run);
@@ -184,17 +186,16 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
     if let Some(nodes) = config.simulated() {
         let count = nodes.iter().count();
         warnings.push(format!(
-            "the nodes of this cluster are SIMULATED: {count} slurmd daemons in one container share its resources"
+            "the nodes of this cluster are SIMULATED ({count} in all): they share the resources of one container"
         ));
     }
     if file == Some(&saved_toml()) && Path::new(DEFAULT_FILE).exists() {
-        warnings.push(format!(
-            "{DEFAULT_FILE} is ignored, because SLURMINIT_TOML is the whole configuration; fix: remove one of them"
-        ));
+        warnings
+            .push(format!("{DEFAULT_FILE} is ignored, because SLURMINIT_TOML replaces it; fix: remove one of them"));
     }
     if Container::of_this_process().shares_pid_namespace() {
         warnings.push(
-            "the PID namespace is shared with others, who can signal jobs; fix: remove --pid or shareProcessNamespace"
+            "the PID namespace is shared with the host or other containers, whose users can signal jobs; fix: remove --pid, hostPID or shareProcessNamespace"
                 .to_owned(),
         );
     }

@@ -60,7 +60,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     } else {
         std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
     };
-    let length = read.context("is not text")?;
+    let length = read.context("cannot be read as text")?;
     anyhow::ensure!(u64::try_from(length)? <= MAX_FILE_BYTES, "is longer than 1 MiB; is it a method.json?");
     Ok(text)
 }

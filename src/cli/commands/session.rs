@@ -1,4 +1,4 @@
-//! `slurminit session`: an interactive shell, or logins with SSH, in a job.
+//! `slurminit session`: a shell, a command, or logins with SSH, in a job.
 //!
 //! A session is a batch job of the user, whose script is `slurminit session keep`. Shells and connections run as steps of the same job (`srun
 //! --overlap`). The job ends when it has had no step for a while, so that a killed client, terminal or login container leaves no allocation behind.
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     verb: Option<Verb>,
     #[command(flatten)]
     request: Request,
-    /// A name: the session continues after its shell, and the same command attaches to it
+    /// Name the session: it continues for 10 minutes after its last shell, and the same command opens another shell in it
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The command; without one a login shell
@@ -49,7 +49,7 @@ enum Verb {
     },
     /// Print the lines for `~/.ssh/config` with which `ssh gpu` and VS Code reach your job
     SshConfig(ssh::Config),
-    /// Connect standard input and output with an SSH server in a session; ssh runs it as ProxyCommand
+    /// Connect standard input and output to an SSH server in a session; ssh runs it as ProxyCommand
     Proxy(ssh::Proxy),
     /// End the job when it has had no step for this long; the session's batch script
     #[command(hide = true)]
@@ -58,7 +58,7 @@ enum Verb {
         #[arg(value_name = "SECONDS")]
         seconds: u64,
     },
-    /// Connect standard input and output with a socket of the job's node; `slurminit notebook` runs it in a step
+    /// Connect standard input and output to a socket on the job's node; `slurminit notebook` runs it in a step
     #[command(hide = true)]
     Stream {
         /// The path of the socket on the node
@@ -89,7 +89,11 @@ fn shell(request: &Request, name: Option<&str>, command: &[OsString]) -> anyhow:
         None => Session::submit(&format!("shell-{}", std::process::id()), request, Duration::ZERO)?,
     };
     session.wait_until_running()?;
-    let end = if name.is_some() { "after its last shell" } else { "with this shell" };
+    let end = match (name, command) {
+        (Some(_), _) => "some time after its last shell or command exits",
+        (None, []) => "with this shell",
+        (None, _) => "with this command",
+    };
     error_line(printable::line(&format!("slurminit: {}; it ends {end}", session.description()?)));
     let mut step = session.step(&StepOptions { image: request.container.as_deref(), ..StepOptions::default() });
     step.args(std::io::stdin().is_terminal().then_some("--pty"));

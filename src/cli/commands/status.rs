@@ -62,7 +62,7 @@ fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> 
     loop {
         let text = text(directory, &current(directory)?, lost, images);
         if is_terminal {
-            // Overwrites the old text without flicker: from the top, each line to its end, then whatever is below.
+            // Overwrites the old text without flicker: starts at the top, clears the rest of each line, then everything below.
             write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
         } else {
             writeln!(out, "{text}")?;
@@ -75,11 +75,11 @@ fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> 
 /// The status of a running slurminit.
 ///
 /// # Errors
-/// No slurminit is running; the error names the status file.
+/// No slurminit is running, or its status file cannot be read.
 pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!(
-            "{}: no cluster is running in this container; start one: slurminit up",
+            "cannot read {} (if no cluster is running in this container, start one with `slurminit up`)",
             directory.join(STATUS_FILE).display()
         )
     })?;
@@ -106,7 +106,8 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Opti
     table + &uses + &images.unwrap_or_default() + &faults.unwrap_or_default()
 }
 
-/// The contents of the status file, plus each process's memory beside its PID, and Slurm's current report of the node.
+/// The contents of the status file, plus each process's memory, and the current state of the node and its GPUs. `ready` and `why` also consider
+/// the state of the node.
 fn json(status: &Status, now: &NodeStatus) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(status)?;
     value["gpus"] = serde_json::to_value(&now.gpus)?;

@@ -1,4 +1,4 @@
-//! `slurminit stop`: stops the container as TERM does, or, if PID 1 is another program, only the cluster.
+//! `slurminit stop`: stops the container as SIGTERM does, or, if PID 1 is another program, only the cluster.
 
 use crate::output::print_line;
 use control::client;
@@ -11,7 +11,7 @@ use super::Configuration;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args;
 
-/// Waits for the end of the cluster, unless slurminit is PID 1, whose end kills this process too.
+/// Waits until the cluster has stopped. If slurminit is PID 1, this does not wait: when PID 1 exits, the kernel kills this process too.
 pub(crate) fn run(_: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let config = configuration.load()?;
     let running = status::of_running_slurminit(&config.paths.run);
@@ -22,7 +22,7 @@ pub(crate) fn run(_: Args, configuration: &Configuration) -> anyhow::Result<()> 
             let stop = config.supervise.stop_timeout();
             anyhow::ensure!(
                 up::wait_for_end(&status, stop),
-                "the cluster (pid {}) did not stop in time",
+                "the cluster (pid {}) did not stop in time; see /var/log/slurminit.log or `docker logs`",
                 status.process.pid
             );
             print_line("the cluster has stopped")?;

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 /// Timeout of the submission of a job.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Variables that would add GPUs to those of a target.
+/// Environment variables that can make sbatch request GPUs other than those of a target.
 const GPU_VARIABLES: [&str; 7] = [
     "SBATCH_GRES",
     "SBATCH_GPUS",
@@ -64,8 +64,8 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let mut jobs = Vec::new();
     for (target, request) in requests {
         let job = submit(&args, target, &request).with_context(|| {
-            let before = if jobs.is_empty() { "nothing".to_owned() } else { format!("only {}", jobs.join(", ")) };
-            format!("{}: job not submitted ({before} submitted before it)", target.node)
+            let before = if jobs.is_empty() { "none".to_owned() } else { jobs.join(", ") };
+            format!("{}: submission failed (jobs submitted before: {before})", target.node)
         })?;
         super::print(&format!("{job}\n"))?;
         print_submitted(&args, target, &request, &job);
@@ -108,9 +108,9 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     run_sbatch(sbatch.arg(wrapped))
 }
 
-/// Submits with `--parsable`, and returns the job's ID.
+/// Runs sbatch, whose arguments must include `--parsable`, and returns the job's ID.
 pub(super) fn run_sbatch(sbatch: &mut Command) -> anyhow::Result<String> {
-    let output = tool::output(sbatch, SUBMIT_TIMEOUT).context("sbatch")?;
+    let output = tool::output(sbatch, SUBMIT_TIMEOUT).context("sbatch failed")?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "sbatch: {}", first_line([errors.as_ref(), stdout.as_ref()]));
@@ -121,7 +121,7 @@ pub(super) fn run_sbatch(sbatch: &mut Command) -> anyhow::Result<String> {
     Ok(job.to_owned())
 }
 
-/// The program's name, limited to characters that Slurm shows.
+/// The program's name without characters that a terminal interprets, at most 64 characters; `slurminit` if it is empty.
 fn job_name(command: &[OsString]) -> String {
     let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let name: String = program.to_string_lossy().chars().filter(|c| !printable::is_active(*c)).take(64).collect();
@@ -138,7 +138,7 @@ fn script(command: &[OsString]) -> OsString {
     OsString::from_vec(script)
 }
 
-/// Quotes a word for a shell: between quotes, only a quote is special.
+/// Quotes a word for a shell: between single quotes, only a single quote is special.
 fn quote(word: &OsStr) -> Vec<u8> {
     let mut quoted = b"'".to_vec();
     for byte in word.as_bytes() {

@@ -1,4 +1,4 @@
-//! `slurminit test-job`: runs one job on this node, and drains the node if the job fails.
+//! `slurminit test-job`: runs one job on this node if the node is idle, and drains the node if the job fails.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use startup::test_job;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read below this directory
+    /// Look for the user's own Slurm files below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// The node's name in slurm.conf
+    /// The node's name in Slurm
     #[arg(long)]
     node: String,
     /// The time limit of the job, in seconds

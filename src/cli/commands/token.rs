@@ -1,4 +1,4 @@
-//! `slurminit token`: a JSON Web Token for Slurm's REST API.
+//! `slurminit token`: prints a JSON Web Token for Slurm's REST API.
 
 use slurm::client::{Client, limit};
 
@@ -15,13 +15,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some(longest) = longest_lifetime().filter(|longest| args.lifespan > *longest) {
         anyhow::bail!(
-            "--lifespan {} exceeds {longest} s, the longest lifetime of a token: set max_token_lifetime under [rest]",
+            "--lifespan {} exceeds {longest} s, the longest lifetime of a token: raise `max_token_lifetime` in [rest]",
             args.lifespan
         );
     }
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
     let output = Client::with_timeout(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
-    let hint = "only root can create tokens for other users, and [rest] needs `listen`; see docs/accounting.md";
+    let hint = "only root can create tokens for other users, and [rest] must set `listen`; see docs/accounting.md";
     let output = output.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
     let token = output.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
     super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))

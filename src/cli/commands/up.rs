@@ -23,7 +23,7 @@ use sys::lock;
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Wait until the cluster is ready, at most this many seconds [default: the configured timeout of a start, 90]
+    /// Wait until the cluster is ready, at most this many seconds [default: the configured start timeout, which is 90 by default]
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
     timeout: Option<Duration>,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(mut args: Args, configuration: &Configuration) -> anyhow::Resu
         let stop = args.cluster.configured().unwrap_or_default().supervise.stop_timeout();
         anyhow::ensure!(
             up::wait_for_end(&status, stop),
-            "the previous cluster (pid {}) did not stop in time",
+            "the previous cluster (pid {}) did not stop in time; see /var/log/slurminit.log or `docker logs`",
             status.process.pid
         );
     }
@@ -53,7 +53,7 @@ pub(crate) fn run(mut args: Args, configuration: &Configuration) -> anyhow::Resu
         return Ok(exit_code::CONFIG);
     }
     let (config, _) = args.cluster.load()?;
-    anyhow::ensure!(config.role != config::Role::None, "the role none has no cluster to start");
+    anyhow::ensure!(config.role != config::Role::None, "the role `none` has no cluster to start");
     if let Err(error) = take_variables(args.cluster.file(), None) {
         error_line(format_args!("slurminit: {error}"));
         return Ok(exit_code::CONFIG);
@@ -65,17 +65,14 @@ pub(crate) fn run(mut args: Args, configuration: &Configuration) -> anyhow::Resu
             print_line(printable::line(&ready_message(&status)))?;
             return Ok(exit_code::SUCCESS);
         }
-        // A concurrent `slurminit up` has taken the lock.
+        // A concurrent `slurminit up` or `slurminit run` has taken the lock.
         Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
             return Ok(report_running(&args, run));
         }
         // A user stopped the cluster.
         Outcome::Ended(exit_code::SUCCESS) => (exit_code::FAILURE, "stopped before it was ready".to_owned()),
         Outcome::Ended(code) => (code, format!("exit code {code}; see the lines above")),
-        Outcome::Late(why) => {
-            let seconds = args.limit().as_secs_f64();
-            (exit_code::NOT_READY, format!("not ready within {seconds} s; stopped: {}", printable::line(&why)))
-        }
+        Outcome::Late(why) => (exit_code::NOT_READY, why),
     };
     for line in up::last_lines() {
         error_line(printable::line(&line));
@@ -90,7 +87,7 @@ fn ready_message(status: &Status) -> String {
     format!("the cluster is ready after {ms} ms: {summary}. Log: {}", up::LOG)
 }
 
-/// Reports the running cluster; starts nothing.
+/// Waits until the running cluster is ready, and reports it. Starts nothing.
 fn report_running(args: &Args, directory: &Path) -> u8 {
     match wait_for_running_cluster(&args.cluster, directory, args.limit()) {
         Ok(status) => {
@@ -98,5 +95,23 @@ fn report_running(args: &Args, directory: &Path) -> u8 {
             exit_code::SUCCESS
         }
         Err(code) => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machine::{Part, Snapshot, Span};
+    use model::prepared::Prepared;
+    use sys::proc;
+
+    #[test]
+    fn cluster_is_ready_after_last_span_of_its_start() {
+        let span = |until_us| Span { part: Part::Detection, from_us: 0, until_us };
+        let prepared = Some(Prepared { summary: "2 GPUs".to_owned(), ..Prepared::default() });
+        let timeline = vec![span(Some(12_345)), span(Some(97_654)), span(None)];
+        let snapshot = Snapshot { timeline, prepared, ..Snapshot::default() };
+        let status = Status { version: String::new(), process: proc::own_id(), started_ms: 0, snapshot };
+        assert_eq!(ready_message(&status), format!("the cluster is ready after 97 ms: 2 GPUs. Log: {}", up::LOG));
     }
 }

@@ -28,32 +28,34 @@ pub(crate) struct Args {
 struct Usage {
     user: String,
     account: String,
-    /// Jobs that ran in this period.
+    /// The number of jobs that ran in the queried period.
     jobs: u64,
     /// The allocated GPU time, in seconds.
     gpu_seconds: u64,
     /// The allocated CPU time, in seconds.
     cpu_seconds: u64,
-    /// The mean GPU use, in percent, of the jobs that have a report.
+    /// The mean GPU utilization, in percent, of the jobs that have a report; `None` if none was measured.
     gpu_use_percent: Option<f64>,
     /// The measured GPU time that was not used, in seconds.
     wasted_gpu_seconds: u64,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    // sacct truncates the times of jobs to this period. A requeued job has a record for each run, and sacct shows only the last by default.
+    // With `--truncate`, sacct counts only the time of jobs within this period. A requeued job has a record for each run, and sacct shows only the
+    // last by default.
     let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
     let format = "--format=JobIDRaw,User,Account,ElapsedRaw,AllocTRES,AdminComment";
     let output =
         Client::with_timeout(limit::HISTORY).output("sacct", &[&options[..], &[&since, &until, format]].concat());
-    let output = output
-        .map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
+    let output = output.map_err(|why| {
+        anyhow::anyhow!("{why}; `slurminit usage` requires an accounting database; see docs/accounting.md")
+    })?;
     let usages = sums(&output);
     super::print_value(args.json, &serde_json::json!({ "used": usages }), || table(&usages))
 }
 
-/// Sorted by GPU time, largest first. A pending job has no TRES yet.
+/// Sums sacct's output by user and account, sorted by GPU time, then CPU time, largest first. Jobs without TRES never started, and are skipped.
 fn sums(output: &str) -> Vec<Usage> {
     let mut sums: BTreeMap<(String, String), Usage> = BTreeMap::new();
     let mut jobs = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! `slurminit webhook`: posts a message to a URL. Both are read from standard input, because all users may read a process's arguments.
 //!
-//! The agent runs it as an unprivileged user.
+//! The agent runs it as the `user` of the `[[notify]]`, by default an unprivileged user.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use config::WebhookUrl;
 use model::{exit_code, message};
 use sys::report;
 
-/// Debian's path of the trusted certificate authorities.
+/// The file with the trusted certificate authorities in Debian.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Maximum length of a message, in bytes.
+/// Maximum length of the URL and the message together, in bytes.
 const MAX_INPUT_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Timeout of the server
+    /// Timeout of the request
     #[arg(long, value_name = "SECONDS")]
     timeout: f64,
 }
@@ -27,7 +27,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mut input = String::new();
     std::io::stdin().take(MAX_INPUT_BYTES).read_to_string(&mut input)?;
-    let (url, message) = input.split_once('\n').context("standard input must contain the URL and the message")?;
+    let (url, message) =
+        input.split_once('\n').context("standard input must contain the URL on the first line, then the message")?;
     let url = WebhookUrl::try_from(url.to_owned()).map_err(anyhow::Error::msg)?;
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(10));
     match post(&url, message.trim_end(), timeout) {
@@ -35,7 +36,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Err(error) => {
             report::error(message!(
                 "webhook-failed",
-                "cannot post to the webhook {url}: {error}",
+                "cannot post to the webhook at {url}: {error}",
                 url = format!("{url:?}"),
                 error = format!("{error:#}")
             ));
@@ -56,7 +57,8 @@ fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()
     Ok(())
 }
 
-/// The certificate authorities of the image, as for curl, so that a site can add its own; without any, Mozilla's.
+/// The certificate authorities in the file that `SSL_CERT_FILE` names, by default those of the image: a site can add its own, as for curl. If the
+/// file contains none, Mozilla's.
 fn authorities() -> RootCerts {
     let file = std::env::var_os("SSL_CERT_FILE").unwrap_or_else(|| AUTHORITIES.into());
     let pem = std::fs::read(file).unwrap_or_default();

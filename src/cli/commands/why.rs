@@ -21,7 +21,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     let situation = snapshot.situation();
     let Some(job) = situation.job(&args.job) else {
         anyhow::bail!(
-            "no job {} in the queue: it has ended, or you may not see it (PrivateData); sacct -c -j {0}",
+            "job {} is not in the queue: it has ended, never existed, or is hidden (PrivateData); try `sacct -j {0}`, or `sacct -c -j {0}` as root",
             printable::short(&args.job, 40)
         );
     };

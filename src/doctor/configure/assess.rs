@@ -10,7 +10,7 @@ use super::passthrough::{Component, Failure, Trial};
 use super::situation::{Compose, Engine, PlatformKind, Situation, Version};
 use model::inventory::{Observations, Vendor, Verdict};
 
-/// The first compose with GPU support (`deploy.resources.reservations.devices`).
+/// The first version of Docker Compose with GPU support (`deploy.resources.reservations.devices`).
 const OLDEST_COMPOSE: Version = Version(1, 28, 0);
 
 /// The subject of a section of the report.
@@ -49,7 +49,7 @@ impl Topic {
 pub struct Section {
     /// The subject of this section.
     pub topic: Topic,
-    /// The verdicts, one for each line of the report.
+    /// The verdicts, in the order of the report.
     pub lines: Vec<Observations>,
 }
 
@@ -80,7 +80,7 @@ impl Assessment {
         concerning.flat_map(|section| &section.lines).any(Observations::has_failed)
     }
 
-    /// The GPUs to pass to the container: those of the requested type, or all that work.
+    /// The GPUs to pass to the container: those of the requested type, usable or not; otherwise all usable ones.
     pub fn container_gpus(
         &self,
         situation: &Situation,
@@ -127,7 +127,7 @@ pub fn assess(situation: &Situation, trials: &Trials) -> Assessment {
 /// The platform, and whether Docker can pass GPUs on it.
 pub fn platform(situation: &Situation) -> Vec<Observations> {
     let name = &situation.platform.name;
-    // Without a GPU on the host, the platform does not matter.
+    // Without a GPU on the host, the platform is not a fault.
     let has_gpus = situation.gpus.iter().any(|gpus| gpus.is_default_choice());
     let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
     let no_gpu = |what: String| {
@@ -139,7 +139,7 @@ pub fn platform(situation: &Situation) -> Vec<Observations> {
         PlatformKind::Linux => vec![Observations::ok(name.clone())],
         PlatformKind::MacOs => vec![no_gpu("macOS: no GPUs in containers".to_owned())],
         PlatformKind::DesktopVm => {
-            vec![no_gpu(format!("{name}; Docker Desktop's virtual machine: no GPUs in containers"))]
+            vec![no_gpu(format!("no GPUs in containers of Docker Desktop's virtual machine (system: {name})"))]
         }
         PlatformKind::Wsl2 => {
             let mut checks = vec![Observations::ok(format!("{name}, in Windows (WSL2)"))];
@@ -160,25 +160,25 @@ pub fn engine(engine: &Engine) -> Observations {
         Engine::Missing => Observations::fail(
             "no Docker on this host",
             "neither the docker command nor the engine's socket exists",
-            "sudo apt-get install docker.io, or https://docs.docker.com/engine/install/",
+            "sudo apt-get install docker.io, or see https://docs.docker.com/engine/install/",
         ),
-        Engine::NoClient => Observations::note(
-            "Docker is not reachable from this container; the results below are based on the host's files".to_owned(),
-        ),
+        Engine::NoClient => {
+            Observations::note("docker command not found; the results below are based on the host's files".to_owned())
+        }
         Engine::PermissionDenied => Observations::fail(
-            "permission denied by the Docker engine",
-            "/var/run/docker.sock belongs to root and the group docker, and you are not a member",
+            "no permission to open the Docker engine's socket",
+            "only root and the members of the group docker can open the socket",
             "sudo usermod -aG docker $USER, then log out and in again; or run this with sudo",
         ),
         Engine::Stopped(message) => Observations::fail(
             format!("the Docker engine does not respond: {message}"),
-            "the engine is not running, or DOCKER_HOST or the docker context point elsewhere",
-            "sudo systemctl start docker (in WSL2 and macOS: start Docker Desktop); see journalctl -u docker",
+            "the engine is not running, or DOCKER_HOST or the docker context points elsewhere",
+            "sudo systemctl start docker (on WSL2 and macOS: start Docker Desktop); see journalctl -u docker and docker context ls",
         ),
         Engine::TimedOut => Observations::fail(
             "the Docker engine timed out",
             "the engine hangs, or the host is overloaded",
-            "sudo systemctl restart docker; journalctl -u docker",
+            "sudo systemctl restart docker; see journalctl -u docker",
         ),
     }
 }
@@ -190,16 +190,20 @@ pub fn compose(compose: Compose) -> Observations {
     match compose {
         Compose::Version { command, version } if version < OLDEST_COMPOSE => Observations::fail(
             format!("{command} {version} is too old"),
-            format!("GPU support requires compose {OLDEST_COMPOSE}"),
+            format!("GPU support requires compose {OLDEST_COMPOSE} or newer"),
             install,
         ),
         Compose::Version { command, version } => Observations::ok(format!("{command} {version}")),
-        Compose::NoClient => Observations::note("compose is not reachable from here".to_owned()),
-        Compose::Missing => Observations::fail("no compose on this host", "compose is a separate package", install),
+        Compose::NoClient => Observations::note("compose command not found".to_owned()),
+        Compose::Missing => Observations::fail(
+            "no Docker Compose on this host",
+            "Docker Compose is a separate package, and is not installed",
+            install,
+        ),
     }
 }
 
-/// The fixes of a failed trial that depend on the vendor and the engine.
+/// The fixes for a failed trial that depend on the vendor and the engine.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each is the fix of a component at fault, or the program that shows the driver")]
 pub struct Fixes {
@@ -213,16 +217,26 @@ pub struct Fixes {
 pub(super) fn failed_trial(failure: &Failure, is_explained: bool, fixes: &Fixes) -> Observations {
     let what = format!("trial failed ({}): {}", failure.component.as_str(), failure.message);
     if is_explained {
-        return Observations::fail(what, "see above", "fix the problem above, then run this again");
+        return Observations::fail(
+            what,
+            "the failed check above",
+            "apply the fix of the failed check above, then run this again",
+        );
     }
-    let of_driver = format!("check that {} works on the host; reboot after a driver update", fixes.tool);
+    let of_driver = format!(
+        "check that {} works on the host; update the driver if it is too old; reboot after an update",
+        fixes.tool
+    );
     let (cause, fix) = match failure.component {
         Component::Engine => (
-            "Docker could not run the container",
-            "docker run --rm --entrypoint true slurminit:latest tests Docker without GPUs",
+            "Docker could not run the container, or the image contains no working slurminit of this version",
+            "test Docker without GPUs: docker run --rm --entrypoint true IMAGE (default: slurminit:latest); if this works, rebuild the image",
         ),
-        Component::Toolkit => ("Docker has no method to pass the GPUs", fixes.toolkit.as_str()),
-        Component::Driver => ("the host's driver does not work, or was updated without a reboot", of_driver.as_str()),
+        Component::Toolkit => ("Docker cannot pass GPUs to containers", fixes.toolkit.as_str()),
+        Component::Driver => (
+            "the host's driver does not work, is too old for the image, or was updated without a reboot",
+            of_driver.as_str(),
+        ),
         Component::Device => {
             ("a device file is missing on the engine's host, or was not passed to the container", fixes.device)
         }

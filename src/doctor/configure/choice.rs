@@ -1,4 +1,4 @@
-//! The choices made on the command line.
+//! The options of `slurminit configure` that select GPUs.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use super::situation::Situation;
 pub use config::GpuType;
 use model::inventory::{Finding, Kind};
 
-/// The GPUs that the container gets.
+/// The GPUs that are passed to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// All GPUs.
@@ -17,12 +17,12 @@ pub enum Selection {
     Ids(Vec<GpuId>),
 }
 
-/// A GPU's name that is safe in a compose file: an index, `GPU-...` or `MIG-...`.
+/// A GPU ID that is safe in a compose file: an index, `GPU-...` or `MIG-...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuId(String);
 
 impl GpuId {
-    /// The index, if the name is a number.
+    /// The index, if the ID is a number.
     pub fn index(&self) -> Option<usize> {
         self.0.parse().ok()
     }
@@ -58,16 +58,14 @@ fn parse_id(text: &str) -> Result<GpuId, String> {
     match text.parse::<u16>() {
         Ok(index) if is_index => Ok(GpuId(index.to_string())),
         _ if is_name => Ok(GpuId(text.to_owned())),
-        _ => {
-            Err(format!("`{text}` is not a GPU list: expected all, or comma-separated numbers, GPU-... or MIG-... IDs"))
-        }
+        _ => Err(format!("invalid GPU `{text}`: expected all, or comma-separated numbers, GPU-... or MIG-... IDs")),
     }
 }
 
 /// Checks the selection against the host's GPUs, as far as these are known.
 ///
 /// # Errors
-/// The first GPU that does not exist.
+/// A GPU does not exist, the vendor's GPUs are selected only by number, or the host has GPUs of several vendors and `gpu_type` is not set.
 pub fn check(selection: &Selection, gpu_type: Option<GpuType>, situation: &Situation) -> Result<(), String> {
     let Selection::Ids(ids) = selection else { return Ok(()) };
     let is_default_choice = |gpus: &&dyn HostGpus| match gpu_type {
@@ -82,7 +80,7 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, situation: &Situa
             let options: Vec<String> = candidates.iter().map(|gpus| format!("--gpu-type {}", gpus.vendor())).collect();
             let makers: Vec<&str> = candidates.iter().map(|gpus| gpus.vendor().traits().maker).collect();
             let (makers, options) = (makers.join(" and of "), options.join(" or "));
-            return Err(format!("--gpus {id}: this host has GPUs of {makers}; select one with {options}"));
+            return Err(format!("--gpus {id}: this host has GPUs of {makers}; select a vendor with {options}"));
         }
         target.map_or(Ok(()), |gpus| gpus.check(id))?;
     }
@@ -97,21 +95,21 @@ pub fn unmet_request(
     situation: &Situation,
 ) -> Option<Finding> {
     let may_be_present = |vendor| situation.gpus.iter().any(|gpus| gpus.vendor() == vendor && gpus.may_be_present());
-    let option = match (gpu_type.and_then(GpuType::vendor), selection) {
-        (Some(vendor), _) if !may_be_present(vendor) => format!("--gpu-type {vendor}"),
-        (_, Selection::Ids(_)) if container_gpus.has_no_gpus() => "--gpus".to_owned(),
+    let (problem, fix) = match (gpu_type.and_then(GpuType::vendor), selection) {
+        (Some(vendor), _) if !may_be_present(vendor) => (
+            format!("--gpu-type {vendor}: no such GPU on this host"),
+            "to use the detected GPUs, remove the option; the generated files are for a host with such a GPU",
+        ),
+        (_, Selection::Ids(_)) if container_gpus.has_no_gpus() => (
+            "--gpus: no GPU can be passed to the container".to_owned(),
+            "apply the fixes above, or remove the option; the generated files pass no GPU",
+        ),
         _ => return None,
     };
-    Some(Finding::error(
-        Kind::Other,
-        format!("{option}: no such GPU on this host"),
-        "see the detected GPUs above",
-        "remove the option to use the detected GPUs, or fix the problem above; the files are for a host that \
-         has the GPU",
-    ))
+    Some(Finding::error(Kind::Other, problem, "the report above lists the detected GPUs and their faults", fix))
 }
 
-/// The error for a GPU that the host does not have; `count` is the number of the host's GPUs.
+/// The error for a GPU that the host does not have; `count` is the number of the vendor's GPUs on the host.
 pub(super) fn unknown_gpu(id: &GpuId, count: usize) -> String {
     format!("--gpus {id}: no such GPU; this host has {}", index_range(count))
 }
@@ -127,6 +125,11 @@ pub(super) fn index_range(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_gpu_is_answered_with_the_existing_ones() {
+        assert_eq!([0, 1, 2].map(index_range), ["none", "only GPU 0", "GPUs 0 to 1"]);
+    }
 
     #[test]
     fn selection_accepts_only_all_or_indexes_or_ids() {

@@ -7,14 +7,14 @@ use super::gpu_file;
 pub const NAME: &str = ".env";
 
 /// The text of `.env` with slurminit's lines added or replaced: the GPU type of the image, and the name of the GPU
-/// file, if compose is to read it.
+/// file. If compose is not to read the GPU file, the line with its name is removed.
 pub fn with_gpus(old: &str, gpu_type: GpuType, reads_gpu_file: bool) -> String {
     let file = reads_gpu_file.then_some(gpu_file::NAME);
     let text = with_line(old, "GPU_TYPE", Some(gpu_type.as_str()));
     with_line(&text, gpu_file::VARIABLE, file)
 }
 
-/// Sets the line of `key` in the text of `.env`; without a value, removes the line.
+/// Sets `key` in the text of `.env`, on one line; without a value, removes all its lines.
 fn with_line(old: &str, key: &str, value: Option<&str>) -> String {
     let mut line = value.map(|value| format!("{key}={value}"));
     let mut text = String::with_capacity(old.len());
@@ -36,10 +36,10 @@ fn with_line(old: &str, key: &str, value: Option<&str>) -> String {
     text
 }
 
-/// The value of `COMPOSE_FILE`, if set: then compose reads only those files.
+/// The value of `COMPOSE_FILE`, if `.env` sets it: then compose reads only the listed files.
 pub fn compose_file(text: &str) -> Option<&str> {
     let line = text.lines().rfind(|line| name(line) == Some("COMPOSE_FILE"))?;
-    line.split_once('=').map(|(_, value)| value.trim())
+    line.split_once('=').map(|(_, value)| value.trim().trim_matches(['"', '\'']))
 }
 
 fn name(line: &str) -> Option<&str> {
@@ -76,6 +76,7 @@ mod tests {
     #[test]
     fn reads_compose_file_variable() {
         assert_eq!(compose_file("A=1\nCOMPOSE_FILE=compose.yaml:b.yaml\n"), Some("compose.yaml:b.yaml"));
+        assert_eq!(compose_file("COMPOSE_FILE=\"compose.yaml\"\n"), Some("compose.yaml"));
         assert_eq!(compose_file("# COMPOSE_FILE=compose.yaml\n"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Writes compose.gpus.yaml and .env beside compose.yaml, or prints the changes.
+//! Writes compose.gpus.yaml and .env beside compose.yaml, or describes the changes.
 
 use std::fs;
 use std::path::Path;
@@ -9,16 +9,17 @@ use super::gpu_file::{self, ContainerGpus};
 use super::{env_file, text};
 use install::replace_users_file;
 
-/// The directory of compose.yaml, and whether anything may be written there.
+/// The directory of compose.yaml, and whether files may be written to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
     /// The directory of compose.yaml.
     pub directory: &'a Path,
-    /// Whether changes are only printed.
+    /// Whether the changes are only described in the report.
     pub is_dry_run: bool,
 }
 
-/// Writes both files, or prints the changes. Returns the text, and whether everything succeeded.
+/// Writes .env, and compose.gpus.yaml unless a compose file of the user passes the GPUs or has this name; a dry run only
+/// describes the changes. Returns the report's lines about the files, and whether compose will pass the GPUs.
 pub fn write_files(destination: Destination<'_>, container_gpus: &ContainerGpus) -> anyhow::Result<(String, bool)> {
     let mut lines = String::from("\nFiles\n");
     let text = gpu_file::render(container_gpus);
@@ -75,18 +76,22 @@ fn override_with_gpus(
     Ok(None)
 }
 
-/// Why compose does not read the generated file; `None` if it does. `COMPOSE_FILE` may omit the file that extends it,
-/// and compose.yaml may be an older version or the user's own.
+/// Why compose does not read the generated file; `None` if it does. `COMPOSE_FILE` may omit the compose file whose
+/// service extends the generated file, and compose.yaml may be an older version or written by the user.
 fn unread_cause(destination: Destination<'_>, env: &str) -> anyhow::Result<Option<String>> {
     let listed = env_file::compose_file(env);
     for name in listed.unwrap_or("compose.yaml").split([':', ',']).map(str::trim) {
         let text = read(&destination.directory.join(name))?.unwrap_or_default();
-        if name == gpu_file::NAME || text.contains(gpu_file::VARIABLE) || text.contains(gpu_file::NAME) {
+        let mut settings = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let is_named = |line: &str| line.contains(gpu_file::VARIABLE) || line.contains(gpu_file::NAME);
+        if name == gpu_file::NAME || settings.any(is_named) {
             return Ok(None);
         }
     }
     Ok(Some(match listed {
-        Some(files) => format!("COMPOSE_FILE={files} in .env selects other files"),
+        Some(files) => {
+            format!("no file in COMPOSE_FILE={files} (set in .env) extends ${{{}}}", gpu_file::VARIABLE)
+        }
         None => format!("the service in compose.yaml does not extend ${{{}}}", gpu_file::VARIABLE),
     }))
 }
@@ -105,13 +110,13 @@ fn write(
     Ok(text::written(name, is_changed))
 }
 
-/// The file's text, if there is one.
+/// The file's text; `None` if the file does not exist.
 fn read(path: &Path) -> anyhow::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
-            Err(error).with_context(|| format!("cannot read {}; fix its permissions or move it away", path.display()))
+            Err(error).with_context(|| format!("cannot read {} (fix its permissions, or move it away)", path.display()))
         }
     }
 }

@@ -10,20 +10,20 @@ use model::inventory::Vendor;
 
 /// The name of the file.
 pub const NAME: &str = "compose.gpus.yaml";
-/// The variable by which compose.yaml finds the file.
+/// The variable from which compose.yaml reads the file's name.
 pub const VARIABLE: &str = "GPU_COMPOSE_FILE";
-/// The names of the user's override file; compose reads the first that exists.
+/// The names of the user's override file; compose reads only one of them.
 pub const OVERRIDES: [&str; 4] =
     ["compose.override.yaml", "compose.override.yml", "docker-compose.override.yml", "docker-compose.override.yaml"];
-/// The first line of the generated file. A file without this line belongs to the user.
+/// The beginning of the first line of the generated file. A file without it belongs to the user.
 pub const MARK: &str = "# Written by slurminit configure";
 
-/// The GPUs that the container gets, and how.
+/// The GPUs that are passed to the container, and the methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerGpus {
     /// The GPU type of the image.
     pub gpu_type: GpuType,
-    /// The vendors whose GPUs are passed, and how.
+    /// The vendors whose GPUs are passed, each with the method.
     pub pass_methods: Vec<(Vendor, PassMethod)>,
     /// The GPUs that the user has selected.
     pub selection: Selection,
@@ -35,7 +35,7 @@ impl ContainerGpus {
         self.pass_methods.is_empty()
     }
 
-    /// Whether the user's own file contains all lines of the generated file, possibly among others.
+    /// Whether the user's file contains all settings of the generated file except the image. Always true without GPUs.
     pub fn is_covered_by(&self, user_text: &str) -> bool {
         let generated = render(self);
         let is_setting = |line: &&str| !line.starts_with('#') && !line.starts_with("image:");
@@ -49,7 +49,7 @@ pub fn render(container_gpus: &ContainerGpus) -> String {
     let ContainerGpus { gpu_type, pass_methods, selection } = container_gpus;
     let mut text = format!(
         "{MARK} for the GPUs of this host; `slurminit configure` replaces it.\n\
-         # slurminit does not replace a file without the first line.\n\
+         # slurminit does not replace a file with another first line.\n\
          services:\n  slurm:\n    image: slurminit:latest\n    build:\n      args:\n        GPU_TYPE: {}\n",
         gpu_type.as_str()
     );

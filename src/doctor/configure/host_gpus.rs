@@ -16,12 +16,12 @@ pub trait HostGpus: fmt::Debug {
     /// Whether the host has GPUs of this vendor.
     fn is_present(&self) -> bool;
 
-    /// Whether GPUs may exist although the PCI bus lists none.
+    /// Whether the host has GPUs of this vendor, or may have some that were not detected.
     fn may_be_present(&self) -> bool {
         self.is_present()
     }
 
-    /// Whether these GPUs are selected if the user names no vendor.
+    /// Whether these GPUs are candidates if the user names no vendor.
     fn is_default_choice(&self) -> bool {
         self.is_present()
     }
@@ -32,7 +32,7 @@ pub trait HostGpus: fmt::Debug {
     /// Checks whether a GPU exists, if the GPUs are known.
     ///
     /// # Errors
-    /// The GPU does not exist.
+    /// The GPU does not exist, or this vendor's GPUs are selected only by number.
     fn check(&self, id: &GpuId) -> Result<(), String>;
 
     /// The method by which Docker passes the GPUs.
@@ -44,14 +44,14 @@ pub trait HostGpus: fmt::Debug {
     /// Checks the setup of the host for passing the GPUs to containers: software, settings, groups.
     fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations>;
 
-    /// The fixes of a failed trial.
+    /// The fixes for a failed trial.
     fn fixes(&self, situation: &Situation) -> Fixes;
 
     /// The result of the trial.
     fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations {
         match trial {
             Trial::Passed(count) => {
-                Observations::ok(format!("a container can use {count} of them (tested with the image)"))
+                Observations::ok(format!("GPUs that a container can use: {count} (tested with the image)"))
             }
             Trial::Failed(failure) => {
                 let is_explained = matches!(failure.component, Component::Toolkit | Component::Permission)
@@ -69,7 +69,7 @@ pub trait HostGpus: fmt::Debug {
             return (checks, false);
         }
         if matches!(situation.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-            checks.push(Observations::note("not available in Docker Desktop's virtual machine"));
+            checks.push(Observations::note("these GPUs are not available in Docker's virtual machine"));
             return (checks, false);
         }
         checks.extend(self.passthrough_setup(situation, trial));

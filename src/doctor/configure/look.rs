@@ -1,4 +1,4 @@
-//! Inspects the host below a root directory, and runs its programs. Changes nothing.
+//! Inspects the host below a root directory, and runs its programs. Changes nothing, except that a trial container runs.
 
 mod docker;
 mod files;
@@ -63,7 +63,7 @@ pub(super) fn read(root: &Path, path: &str) -> String {
     fs::read(root.join(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// The names in a directory, sorted.
+/// The names in a directory, sorted; empty if it cannot be read.
 pub(super) fn names(root: &Path, path: &str) -> Vec<String> {
     let entries = fs::read_dir(root.join(path)).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -71,7 +71,7 @@ pub(super) fn names(root: &Path, path: &str) -> Vec<String> {
     names
 }
 
-/// The number of this vendor's GPUs on the PCI bus.
+/// The number of this vendor's GPUs on the PCI bus, without integrated GPUs that slurminit does not offer.
 pub(super) fn gpus_on_pci(root: &Path, vendor: Vendor) -> usize {
     let Traits { pci_vendor, pci_classes, offers_integrated, .. } = vendor.traits();
     let devices = names(root, "sys/bus/pci/devices");

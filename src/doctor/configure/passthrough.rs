@@ -21,7 +21,7 @@ pub enum PassMethod {
 /// The result of the trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// No trial was made, for this reason.
+    /// The trial was not run, for this reason.
     Skipped(&'static str),
     /// The container could use this number of GPUs.
     Passed(usize),
@@ -34,20 +34,20 @@ pub enum Trial {
 pub struct Failure {
     /// The component at fault.
     pub component: Component,
-    /// The message of Docker or of the container.
+    /// The message of Docker or of the container, or a description.
     pub message: String,
 }
 
 /// A component that can be at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// The Docker engine.
+    /// The Docker engine or the image, or a component that the message does not identify.
     Engine,
     /// The toolkit that passes the GPUs.
     Toolkit,
     /// The GPU's driver on the host.
     Driver,
-    /// A device file that is missing in the container.
+    /// A device file that is missing in the container; also used if the reason why the container has no usable GPU matches no other component.
     Device,
     /// The permission to open a device file.
     Permission,
@@ -94,7 +94,7 @@ pub fn arguments(method: &PassMethod, image: &str, container: &str) -> Vec<Strin
 pub fn interpret(vendor: Vendor, answer: &Answer) -> Trial {
     let failed = |component, message: String| Trial::Failed(Failure { component, message });
     match answer {
-        Answer::Missing => Trial::Skipped("no docker command here"),
+        Answer::Missing => Trial::Skipped("docker command not found"),
         Answer::Silent => failed(Component::Engine, "the container timed out".to_owned()),
         Answer::Ended { succeeded: false, stdout, stderr } => {
             failed(failed_component(stderr), first_line([cause_line(stderr), stderr, stdout]))
@@ -108,7 +108,7 @@ pub fn interpret(vendor: Vendor, answer: &Answer) -> Trial {
     }
 }
 
-/// The line with the cause, because Docker puts the hook's message inside another message.
+/// The line with the cause: Docker embeds the message of NVIDIA's hook in a longer message.
 fn cause_line(stderr: &str) -> &str {
     stderr.lines().find(|line| line.contains("nvidia-container-cli:")).unwrap_or("")
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::host_gpus::HostGpus;
 use model::inventory::{Files, Vendor};
 
-/// What is known about a host.
+/// The observations of a host.
 #[derive(Debug)]
 pub struct Situation {
     /// The operating system.
@@ -14,7 +14,7 @@ pub struct Situation {
     pub engine: Engine,
     /// Docker compose.
     pub compose: Compose,
-    /// The GPUs of each vendor, even if the host has none.
+    /// One entry per vendor, even if the host has no GPU of that vendor.
     pub gpus: Vec<Box<dyn HostGpus>>,
 }
 
@@ -38,20 +38,20 @@ impl Situation {
 /// The operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// The kind of the platform, which determines whether containers can use GPUs.
+    /// The kind of the platform.
     pub kind: PlatformKind,
     /// The name of the system: `Debian GNU/Linux 12 (bookworm)`.
     pub name: String,
 }
 
-/// A platform of the support table.
+/// The kind of a platform, which determines whether Docker can pass GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformKind {
     /// Linux, neither in Windows nor in Docker Desktop's virtual machine.
     Linux,
     /// Linux inside Windows.
     Wsl2,
-    /// macOS itself.
+    /// macOS, outside of any virtual machine.
     MacOs,
     /// The virtual machine of Docker Desktop (macOS and Linux), which has no GPU.
     DesktopVm,
@@ -60,13 +60,13 @@ pub enum PlatformKind {
 /// The Docker engine, according to `docker info`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Neither the docker command nor the engine's socket exists.
+    /// Neither the docker command nor any of the engine's files exists.
     Missing,
-    /// The engine seems to exist, but there is no docker command to query it (inside the image).
+    /// The engine seems to exist, but there is no docker command to query it (as inside the image).
     NoClient,
     /// The user may not connect to the engine's socket.
     PermissionDenied,
-    /// The engine is not running. The text is the error message of `docker`.
+    /// The engine does not respond. The text is the error message of `docker info`.
     Stopped(String),
     /// The engine timed out.
     TimedOut,
@@ -97,7 +97,7 @@ pub struct EngineInfo {
     pub is_desktop: bool,
     /// The kernel version; with Docker Desktop, that of the virtual machine.
     pub kernel: String,
-    /// Whether the engine supports the container device interface (CDI).
+    /// Whether the container device interface (CDI) is enabled in the engine.
     pub has_cdi: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct EngineInfo {
 pub enum Compose {
     /// Compose is not installed.
     Missing,
-    /// There is no docker command here.
+    /// No compose command was found, and no docker command to query the engine.
     NoClient,
     /// Compose is installed.
     Version {
@@ -118,7 +118,7 @@ pub enum Compose {
 }
 
 impl Compose {
-    /// The command that runs compose; the default one if compose is not found.
+    /// The command that runs compose; `docker compose` if compose is not found.
     pub fn command(self) -> &'static str {
         match self {
             Self::Version { command, .. } => command,
@@ -153,7 +153,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A vendor whose GPUs are passed to containers by their device files.
+/// One vendor's GPUs, which are passed to containers by their device files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileGpus {
     /// The vendor.
@@ -162,9 +162,9 @@ pub struct FileGpus {
     pub files: &'static Files,
     /// The number of GPUs on the PCI bus.
     pub pci_count: usize,
-    /// The device that all GPUs share, if the vendor has one.
+    /// The device that all GPUs share, if the vendor has one and it exists.
     pub shared: Option<Device>,
-    /// The render nodes of the GPUs, in order.
+    /// The render nodes of the GPUs, sorted by number.
     pub render_nodes: Vec<Device>,
 }
 
@@ -187,7 +187,7 @@ impl FileGpus {
         self.shared.iter().chain(&self.render_nodes)
     }
 
-    /// The IDs of the groups that own the devices, without root's group (no user is a member of it).
+    /// The IDs of the groups that own the devices, without root's group (no ordinary user is a member of it).
     pub fn groups(&self) -> Vec<u32> {
         let mut groups: Vec<u32> = self.devices().map(|device| device.group).collect();
         groups.retain(|group| *group != 0);
@@ -204,7 +204,7 @@ pub struct Device {
     pub path: String,
     /// The group ID on the host.
     pub group: u32,
-    /// Whether all users may open the device file.
+    /// Whether all users may read and write the device file.
     pub is_world_accessible: bool,
 }
 

@@ -41,11 +41,11 @@ pub fn unmet_request(finding: &Finding) -> String {
     format!("\nRequested\n{}", line(&Observations::from(finding.clone())))
 }
 
-/// Reports an existing file that slurminit does not replace.
+/// Reports that the user's own file does not contain all GPU settings.
 pub fn incomplete_user_file(name: &str, generated: &str) -> String {
     let mut text = line(&Observations::fail(
-        format!("{name} is your own file and stays unchanged"),
-        format!("the first line is not `{MARK}`"),
+        format!("{name} is your own file and does not contain all GPU settings"),
+        format!("slurminit does not change a file whose first line does not begin with `{MARK}`"),
         "add the lines below to the file, or move it away and run this again",
     ));
     for line in generated.lines().filter(|line| !line.starts_with('#')) {
@@ -56,7 +56,7 @@ pub fn incomplete_user_file(name: &str, generated: &str) -> String {
 
 /// Reports that a file not written by slurminit is complete.
 pub fn complete_user_file(name: &str) -> String {
-    format!("  - {name} is your own file and stays unchanged: it contains all GPU settings\n")
+    format!("  - {name} is your own file and contains all GPU settings: not changed\n")
 }
 
 /// Reports a file that was written, or was up to date.
@@ -65,7 +65,7 @@ pub fn written(name: &str, is_changed: bool) -> String {
     format!("  ✓ {name}: {what}\n")
 }
 
-/// What a dry run would write: the difference from the old file.
+/// Reports what a run without --dry-run would write, as a difference from the old file.
 pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     let old = old.unwrap_or_default();
     if old == text {
@@ -84,7 +84,7 @@ pub fn env_lines(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_d
     let file = if reads_gpu_file { format!(" and {VARIABLE}={NAME}") } else { String::new() };
     let lines = format!("GPU_TYPE={}{file}", gpu_type.as_str());
     match (is_changed, is_dry_run) {
-        (true, true) => format!("  - .env would get {lines}\n"),
+        (true, true) => format!("  - .env: {lines} would be written\n"),
         (true, false) => format!("  ✓ .env: {lines} written\n"),
         (false, _) => format!("  ✓ .env: {lines} unchanged\n"),
     }
@@ -93,30 +93,30 @@ pub fn env_lines(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_d
 /// Reports that compose does not read the GPU file.
 pub fn gpu_file_not_read(cause: &str) -> String {
     let fix = format!(
-        "add compose.yaml to COMPOSE_FILE, with this line in its service: \
-         extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}"
+        "add this line to the service in compose.yaml: extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}; \
+         if COMPOSE_FILE is set, it must list compose.yaml"
     );
     line(&Observations::fail(format!("compose does not read {NAME}"), cause, fix))
 }
 
-/// The result: the GPUs that the container gets.
+/// The result: the GPUs that are passed to the container.
 pub fn result(container_gpus: &ContainerGpus) -> String {
     let vendors: Vec<Vendor> = container_gpus.pass_methods.iter().map(|(vendor, _)| *vendor).collect();
     let outcome = match vendors.as_slice() {
-        [] => "the container gets no GPU".to_owned(),
-        [vendor] => format!("the container gets {} GPUs", vendor.traits().maker),
+        [] => "no GPU for the container".to_owned(),
+        [vendor] => format!("{} GPUs for the container", vendor.traits().maker),
         [first, ..] => {
             let names: Vec<&str> = vendors.iter().map(|vendor| vendor.as_str()).collect();
             let (names, maker) = (names.join(" or "), first.traits().maker);
             format!(
-                "the container gets the GPUs of both vendors; the image is for {maker} (to select one vendor, use --gpu-type {names})"
+                "GPUs of several vendors for the container; the image is for {maker} (to select one vendor, use --gpu-type {names})"
             )
         }
     };
     format!("\nResult: {outcome}.\n")
 }
 
-/// The last line of the report: what the user does next.
+/// The last line of the report: the next step of the user.
 pub fn next_step(is_done: bool, is_dry_run: bool, compose: &str) -> String {
     match (is_done, is_dry_run) {
         (false, _) => "Next: fix the problems above, then run this again.\n".to_owned(),

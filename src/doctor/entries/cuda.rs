@@ -10,7 +10,7 @@ fn has_usable_gpu(start: &StartFacts<'_>) -> bool {
 
 pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
     if !has_usable_gpu(start) {
-        return Observations::note("no NVIDIA GPU here");
+        return Observations::note("no usable NVIDIA GPU in this container");
     }
     if start.environment.is_demo {
         return Observations::note("simulated GPUs do not support CUDA");
@@ -35,19 +35,20 @@ pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
 pub(super) fn cuda_version(start: &StartFacts<'_>) -> Observations {
     let image_cuda = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
     let Some(image_cuda) = image_cuda else {
-        return Observations::note("no CUDA toolkit in the container; jobs use their own");
+        return Observations::note("no CUDA toolkit found in the container; CUDA jobs need their own");
     };
     compare_cuda(start.inventory.read().cuda_driver(), image_cuda)
 }
 
-/// The newest CUDA that the driver reports, or that its version supports according to NVIDIA's release notes.
+/// The newest CUDA release that the driver reports, or that the driver's version supports according to NVIDIA's release notes.
 pub(super) fn newest_cuda(driver: &Driver) -> Option<String> {
     let by_version =
         || newest_major(driver.version.as_deref()?).filter(|major| *major > 0).map(|major| major.to_string());
     driver.cuda_version.clone().or_else(by_version)
 }
 
-/// The CUDA that the driver supports, for a container without CUDA; `None` if the driver reports no version.
+/// Observes which CUDA release the driver supports, for a container without CUDA; `None` if the driver reports neither a CUDA release
+/// nor a known version.
 pub(crate) fn supported_cuda(driver: &Driver) -> Option<Observations> {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     match newest_cuda(driver) {
@@ -55,7 +56,7 @@ pub(crate) fn supported_cuda(driver: &Driver) -> Option<Observations> {
         None if newest_major(version).is_some() => Some(Observations::warn(
             format!("driver {version} is too old for CUDA 11"),
             format!(
-                "CUDA 11 needs {}, CUDA 12 {}, CUDA 13 {}",
+                "CUDA 11 needs driver {}, CUDA 12 needs {}, CUDA 13 needs {}",
                 oldest_driver(11),
                 oldest_driver(12),
                 oldest_driver(13)
@@ -70,9 +71,7 @@ pub(crate) fn supported_cuda(driver: &Driver) -> Option<Observations> {
 pub(crate) fn compare_cuda(driver: Option<&Driver>, image_cuda: &str) -> Observations {
     let supported = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
     let Some((newest, version)) = supported else {
-        return Observations::note(format!(
-            "CUDA {image_cuda} in the container; the driver does not report its CUDA version"
-        ));
+        return Observations::note(format!("CUDA {image_cuda} in the container; no driver reports a CUDA version"));
     };
     let version = version.unwrap_or("of unknown version");
     let major = |release: &str| release.split('.').next()?.trim().parse::<u32>().ok();
@@ -93,7 +92,9 @@ pub(crate) fn compare_cuda(driver: Option<&Driver>, image_cuda: &str) -> Observa
 
 pub(super) fn visible_devices(start: &StartFacts<'_>) -> Observations {
     let Some(list) = start.environment.cuda_visible_devices.as_deref() else {
-        return Observations::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
+        return Observations::ok(
+            "CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in jobs with NVIDIA GPUs",
+        );
     };
     let gpus = start.inventory.read().cuda_gpus().filter(|gpu| gpu.is_usable()).count();
     let missing: Vec<&str> =
@@ -111,8 +112,8 @@ pub(super) fn visible_devices(start: &StartFacts<'_>) -> Observations {
 
 fn gpu_range(gpus: usize) -> String {
     match gpus {
-        0 => "is no NVIDIA GPU".to_owned(),
+        0 => "is no usable NVIDIA GPU".to_owned(),
         1 => "is only GPU 0".to_owned(),
-        gpus => format!("are GPUs 0 to {}", gpus - 1),
+        gpus => format!("are only GPUs 0 to {}", gpus - 1),
     }
 }

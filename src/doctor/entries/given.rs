@@ -1,4 +1,4 @@
-//! Container settings besides GPUs: variables of NVIDIA's runtime, GPU shares, limits.
+//! Container settings: variables of NVIDIA's runtime, GPU shares, limits, and permissions for container images and peer memory.
 
 use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Facts, Limit};
@@ -9,7 +9,7 @@ use super::cuda::newest_cuda;
 
 /// The size of /dev/shm, in MiB, that NVIDIA's own images request (`--shm-size=1g`, NGC's notes on PyTorch).
 const MIN_SHARED_MIB: u64 = 1024;
-/// The size in bytes of typical buffers registered by RDMA.
+/// The size, in bytes, of the buffers that programs typically register for RDMA.
 const MIN_LOCKED_BYTES: u64 = 1024 << 20;
 /// The kernel's default stack limit in bytes, which is also Docker's.
 const DEFAULT_STACK_BYTES: u64 = 8 << 20;
@@ -20,9 +20,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "nvidia-require",
         symptoms: &["`nvidia-container-cli: requirement error: unsatisfied condition: cuda>=...`"],
-        examines: "NVIDIA_REQUIRE_CUDA, NVIDIA_DISABLE_REQUIRE, and the driver's version and CUDA",
-        cause: "the image requires a newer CUDA than the host's driver supports; with NVIDIA_DISABLE_REQUIRE or CDI this is not checked",
-        fix: "install a newer driver on the host, or use an image with an older CUDA; remove NVIDIA_DISABLE_REQUIRE",
+        examines: "NVIDIA_REQUIRE_CUDA, and the driver's version and CUDA version",
+        cause: "the image requires a newer CUDA than the host's driver supports; with NVIDIA_DISABLE_REQUIRE or CDI, this requirement is not checked, and the container starts",
+        fix: "install a newer driver on the host, or use an image with an older CUDA; then remove NVIDIA_DISABLE_REQUIRE",
         check: Check::Container(|facts, _| driver_requirement(facts)),
     },
     Entry {
@@ -32,21 +32,21 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`cannot set MIG_CONFIG_DEVICES in non privileged container`",
         ],
         examines: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
-        cause: "NVIDIA's runtime refuses an unknown capability (`gpu` belongs only in compose's `capabilities:`); with NVIDIA_MIG_ variables, \
-                which slurminit does not need, root here can change the host's MIG instances",
-        fix: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
+        cause: "NVIDIA's runtime rejects an unknown capability (`gpu` belongs only in compose's `capabilities:`); the NVIDIA_MIG_ variables \
+                let root in this container change or monitor the host's MIG instances, and slurminit does not need them",
+        fix: "set NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
         check: Check::Container(|facts, _| variables(facts)),
     },
     Entry {
         id: "virtual-gpu",
         symptoms: &[
-            "a vGPU: CUDA is slow or stops after a while (`vGPU Software Licensed Product: Unlicensed`)",
+            "a vGPU: CUDA is slow or stops after a while (`nvidia-smi -q` reports the License Status `Unlicensed`)",
             "an A-series or B-series vGPU: `no CUDA-capable device is detected`",
         ],
-        examines: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
+        examines: "the model name of each NVIDIA GPU: that of a vGPU ends with its profile (`A100-40C`)",
         cause: "the machine is a VM with a vGPU; only C-series and Q-series profiles support CUDA, and without a licence the driver throttles the \
                 vGPU and later refuses CUDA",
-        fix: "`nvidia-smi -q | grep -A 2 'vGPU Software'` in the VM shows the licence; request a C-series profile from the hypervisor's administrator",
+        fix: "check the licence in the VM (`nvidia-smi -q | grep -A 2 'vGPU Software'`); if the profile is not of the C-series or Q-series, request one from the hypervisor's administrator",
         check: Check::Anywhere(virtual_gpus),
     },
     Entry {
@@ -77,8 +77,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`ibv_reg_mr` or `ibv_create_cq` fails with `Cannot allocate memory`",
             "NCCL falls back to sockets",
         ],
-        examines: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
-        cause: "InfiniBand and RoCE lock their buffers, and the limit is low; a job inherits the limit of the shell that submits it",
+        examines: "the limit on locked memory (RLIMIT_MEMLOCK), and whether /dev/infiniband exists",
+        cause: "buffers for InfiniBand and RoCE are locked in memory, and the limit is too low; a job inherits the limit of the shell that submits it",
         fix: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
         check: Check::Container(|_, container| locked_memory(container)),
     },
@@ -89,27 +89,27 @@ pub(super) const ENTRIES: &[Entry] = &[
             "a job in a container image is slow with many files",
         ],
         examines: "whether an ordinary user can create user and mount namespaces, or run a program with PRoot",
-        cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them if it is installed and /tmp is writable, and \
-                slows system calls on files",
+        cause: "the engine's seccomp profile or AppArmor refuses namespaces; slurminit then uses PRoot, which needs a writable /tmp and \
+                slows down system calls on files",
         fix: "`docker run --security-opt seccomp=docker/seccomp-userns.json ...` (AppArmor: also apparmor=unconfined), or install proot in the \
                  image and use `--tmpfs /tmp:mode=1777`",
         check: Check::Container(|_, container| container_images(container)),
     },
     Entry {
         id: "peer-memory",
-        symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or it hangs with larger messages"],
-        examines: "whether a process can read the memory of another process of its user",
-        cause: "the seccomp profile of Docker before 23 or Yama (ptrace_scope) refuses it; Open MPI detects that, MPICH does not",
-        fix: "none needed: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0, so messages within a node are copied twice; to avoid the extra copy, use Docker 23 or newer and set \
+        symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or a hang with larger messages"],
+        examines: "whether process_vm_readv works, and Yama's ptrace_scope",
+        cause: "the seccomp profile of Docker before 23, or Yama (ptrace_scope), refuses process_vm_readv; Open MPI detects that, MPICH does not",
+        fix: "none needed: slurminit's TaskProlog sets MPIR_CVAR_CH4_CMA_ENABLE=0, so messages within a node are copied twice; to avoid the extra copy, use Docker 23 or newer and set \
                  kernel.yama.ptrace_scope=0",
         check: Check::Container(|facts, _| peer_memory(facts)),
     },
     Entry {
         id: "stack-limit",
-        symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
+        symptoms: &["`Segmentation fault` in Fortran, OpenMP or deeply recursive programs"],
         examines: "the limit on the stack (RLIMIT_STACK)",
         cause: "the container's stack limit is below the default of 8 MiB; a job inherits the limit of the shell that submits it",
-        fix: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
+        fix: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP, also set OMP_STACKSIZE",
         check: Check::Container(|_, container| stack(container)),
     },
 ];
@@ -125,7 +125,7 @@ fn driver_requirement(facts: &Facts) -> Observations {
         return Observations::ok(format!("the driver meets NVIDIA_REQUIRE_CUDA={requirement}"));
     }
     Observations::usual_warning(format!(
-        "NVIDIA_REQUIRE_CUDA={requirement}, but driver {} supports CUDA up to {}",
+        "driver {} with CUDA up to {} does not meet NVIDIA_REQUIRE_CUDA={requirement}",
         version.unwrap_or("of unknown version"),
         cuda.as_deref().unwrap_or("an unknown version")
     ))
@@ -165,7 +165,7 @@ fn virtual_gpu(model: &str, series: char) -> Observations {
     if matches!(series, 'A' | 'B') {
         return Observations::usual_warning(format!("{model} is a {series}-series vGPU, which does not support CUDA"));
     }
-    Observations::usual_hint(format!("{model} is a vGPU (a part of a card)"))
+    Observations::usual_hint(format!("{model} is a vGPU (usually a share of a physical GPU)"))
 }
 
 fn gpu_share(facts: &Facts, container: &ContainerFacts) -> Observations {
@@ -177,8 +177,8 @@ fn gpu_share(facts: &Facts, container: &ContainerFacts) -> Observations {
 
 fn container_images(container: &ContainerFacts) -> Observations {
     match &container.namespaces {
-        Ok(()) => Observations::ok("jobs run in container images by user namespaces"),
-        Err(_) if container.proot.is_ok() => Observations::ok("jobs run in container images by PRoot"),
+        Ok(()) => Observations::ok("jobs can run in container images (with user namespaces)"),
+        Err(_) if container.proot.is_ok() => Observations::ok("jobs can run in container images (with PRoot)"),
         Err(why) => Observations::usual_warning(format!(
             "jobs cannot run in container images: no user namespaces ({why}), and no PRoot ({})",
             container.proot.as_ref().err().map_or("", String::as_str)
@@ -188,9 +188,9 @@ fn container_images(container: &ContainerFacts) -> Observations {
 
 fn peer_memory(facts: &Facts) -> Observations {
     if !facts.inventory().refuses_peer_memory {
-        return Observations::ok("processes can read the memory of others of their user (process_vm_readv)");
+        return Observations::ok("processes of the same user can read each other's memory (process_vm_readv)");
     }
-    Observations::usual_hint("process_vm_readv is refused; jobs get MPIR_CVAR_CH4_CMA_ENABLE=0")
+    Observations::usual_hint("process_vm_readv is refused; jobs run with MPIR_CVAR_CH4_CMA_ENABLE=0")
 }
 
 fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
@@ -218,7 +218,7 @@ fn locked_memory(container: &ContainerFacts) -> Observations {
     let description = format!("locked-memory limit: {}", format_limit(limit));
     match limit {
         Limit::Bytes(bytes) if bytes < MIN_LOCKED_BYTES && settings.has_infiniband => {
-            Observations::usual_warning(format!("{description}, but /dev/infiniband exists"))
+            Observations::usual_warning(format!("{description}, too low for InfiniBand (/dev/infiniband exists)"))
         }
         _ => Observations::ok(description),
     }
@@ -226,7 +226,7 @@ fn locked_memory(container: &ContainerFacts) -> Observations {
 
 fn stack(container: &ContainerFacts) -> Observations {
     let Some(limit) = container.cheap.settings.stack else { return Observations::note("limits unknown") };
-    let description = format!("a stack has {}", format_limit(limit));
+    let description = format!("stack limit: {}", format_limit(limit));
     match limit {
         Limit::Bytes(bytes) if bytes < DEFAULT_STACK_BYTES => Observations::usual_warning(description),
         _ => Observations::ok(description),

@@ -17,10 +17,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`RuntimeError: No CUDA GPUs are available`",
             "GPU count is 0",
         ],
-        examines: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
+        examines: "the GPUs in NVML, /proc/driver/nvidia, KFD and /sys/class/drm, and their device files",
         cause: "the container was created without GPUs; in Kubernetes: the pod does not request any",
         fix: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` (or \
-                 amd.com/gpu) in the pod, and a toleration of the nodes' taint",
+                 amd.com/gpu) in the pod, and a toleration for the nodes' taint",
         check: Check::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
     },
     Entry {
@@ -28,20 +28,20 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Container built without GPU, now I have one", "the image was built for X, and ..."],
         examines: "GPU_TYPE, and the vendors of the usable GPUs",
         cause: "the image was built for another machine, or the GPUs were not passed to the container",
-        fix: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
+        fix: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, intel, none)",
         check: Check::Findings(&[Kind::GpuType], "GPU_TYPE matches the GPUs, or is not set"),
     },
     Entry {
         id: "nvml-library",
         symptoms: &[
             "No GPU info in node list",
-            "GPUs are listed, \"found through /proc\", without model, memory and links",
+            "`the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks`",
         ],
         examines: "libnvidia-ml.so.1",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so the library is not in the container",
         fix: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
         check: Check::FindingsAnd(&[Kind::NvmlLibrary], |facts, _, found| {
-            driver_observations(facts, found, "NVIDIA's management library (NVML) works")
+            driver_observations(facts, found, "no problem with loading NVIDIA's management library (NVML)")
         }),
     },
     Entry {
@@ -49,9 +49,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Driver/library version mismatch`", "Driver mismatch"],
         examines: "nvmlInit",
         cause: "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
-        fix: "reboot the host, or reload its NVIDIA kernel modules; then `docker compose up -d --force-recreate`",
+        fix: "reboot the host, or reload its NVIDIA kernel modules, then `docker compose up -d --force-recreate`; or remove the driver library from the image",
         check: Check::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
-            driver_observations(facts, found, "the library and the kernel driver have the same version")
+            driver_observations(facts, found, "no version mismatch between the library and the kernel driver")
         }),
     },
     Entry {
@@ -60,17 +60,17 @@ pub(super) const ENTRIES: &[Entry] = &[
             "GPUs worked before, but now NVML fails with `Unknown Error`",
             "the device files exist but cannot be opened",
         ],
-        examines: "nvmlInit, and each device file, which is opened",
+        examines: "whether nvmlInit succeeds, and whether each device file can be opened",
         cause: "the container's device rules were rewritten on the host (`systemctl daemon-reload`)",
         fix: RECREATE,
         check: Check::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "all device files can be opened"),
     },
     Entry {
         id: "driver-answers",
-        symptoms: &["the driver hangs or crashes; \"still detecting GPUs\" for seconds", "a GPU fell off the bus"],
-        examines: "NVML and KFD, each queried with a timeout",
-        cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
-        fix: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
+        symptoms: &["the driver hangs or crashes; \"the preparation is still running\"", "a GPU fell off the bus"],
+        examines: "NVML, KFD and /sys/class/drm, each queried with a timeout",
+        cause: "a GPU failed or is being reset, or persistence mode is off and the driver is initializing many GPUs",
+        fix: "see `dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; turn on persistence mode (`sudo systemctl enable --now nvidia-persistenced`), or reboot",
         check: Check::Findings(&[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost], "all drivers respond"),
     },
     Entry {
@@ -89,7 +89,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "amd-devices",
         symptoms: &["AMD: /dev/kfd exists, but no GPU"],
         examines: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
-        cause: "the render nodes are not in the container, its device rules deny them, or the host's driver lists none in /sys/class/kfd",
+        cause: "the render nodes are not in the container, its device rules deny them, or the host's driver lists no GPU in /sys/class/kfd",
         fix: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
         check: Check::FindingsAnd(&[Kind::AmdDevices], amd_devices),
     },
@@ -97,16 +97,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "left-out",
         symptoms: &["fewer GPUs than the machine has"],
         examines: "each GPU that a driver lists",
-        cause: "a GPU was not passed to the container, is excluded by `[gpu] only` or `except`, is integrated, lost, or a duplicate",
+        cause: "a GPU was not passed to the container, is excluded by `[gpu] only` or `except`, or is integrated, lost or a duplicate",
         fix: "see `slurminit detect`; to pass all: `slurminit configure --gpus all && docker compose up -d --force-recreate`",
         check: Check::FindingsAnd(&[Kind::GpuLeftOut], left_out),
     },
     Entry {
         id: "mig",
-        symptoms: &["a GPU is in MIG mode and not offered"],
+        symptoms: &["a GPU is in MIG mode and not available to jobs"],
         examines: "the MIG mode and the instances of each GPU",
         cause: "the GPU has no instance, or the container was started before the instance existed",
-        fix: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
+        fix: "`sudo nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
         check: Check::Findings(&[Kind::Mig], "no GPU is in MIG mode without a usable instance"),
     },
     Entry {
@@ -119,50 +119,50 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "libcuda.so.1 and nvidia-smi in the container, NVIDIA_DRIVER_CAPABILITIES",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or NVIDIA's runtime was not used",
-        fix: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
-                 `pip install torch`",
+        fix: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; for PyTorch, `pip install torch` \
+                 installs the other CUDA libraries",
         check: Check::Start(Kind::CudaLibraries, cuda_libraries),
     },
     Entry {
         id: "cuda-version",
         symptoms: &["`CUDA driver version is insufficient for CUDA runtime version`", "CUDA version mismatch"],
         examines: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
-        cause: "the image's CUDA is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
-        fix: "a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, reboot), or an image with an older CUDA",
+        cause: "the host's driver is too old for the image's CUDA: CUDA 11 needs driver 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
+        fix: "install a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, then reboot), or use an image with an older CUDA",
         check: Check::Start(Kind::CudaVersion, cuda_version),
     },
     Entry {
         id: "visible-devices",
         symptoms: &["Invalid GPU ID", "Wrong device index"],
         examines: "CUDA_VISIBLE_DEVICES in the container's environment",
-        cause: "GPUs are counted from 0 in every container and in every job, whatever their number on the host is",
+        cause: "every container and every job numbers its GPUs from 0, regardless of their indexes on the host",
         fix: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), request GPUs with `--gres=gpu:1`, use `cuda:0` in the job",
         check: Check::Start(Kind::VisibleDevices, visible_devices),
     },
     Entry {
         id: "job-devices",
         symptoms: &[
-            "`CUDA_VISIBLE_DEVICES` has a number on a node with MIG, and CUDA finds nothing",
-            "an AMD job sees `CUDA_VISIBLE_DEVICES` on a node with both vendors",
+            "`CUDA_VISIBLE_DEVICES` is a number on a node with MIG, and CUDA finds no GPU",
+            "an AMD job sees `CUDA_VISIBLE_DEVICES` on a node with NVIDIA and AMD GPUs",
         ],
-        examines: "TaskProlog, and the order of gres.conf",
-        cause: "a TaskProlog or a slurm.conf of your own",
-        fix: "call `/etc/slurm/task_prolog` at the end of your script, or set TaskProlog to it",
-        check: Check::Findings(&[Kind::JobDevices], "jobs get device names that match CUDA"),
+        examines: "TaskProlog, and the order of the lines in gres.conf",
+        cause: "your own slurm.conf or `[slurm.conf]` in slurminit.toml sets another TaskProlog, or your own slurm.conf sets none",
+        fix: "set TaskProlog=/etc/slurm/task_prolog, or call `/etc/slurm/task_prolog` at the end of your own TaskProlog script",
+        check: Check::Findings(&[Kind::JobDevices], "the device numbers in jobs match those of CUDA and ROCr"),
     },
     Entry {
         id: "isolation",
         symptoms: &["a job sees all GPUs although it requested one"],
-        examines: "the container's cgroup",
-        cause: "the job did not use --gres, or opens the device files directly, which only a writable cgroup prevents",
+        examines: "the container's cgroup, and the access to the GPUs' device files",
+        cause: "the job requested no GPU from Slurm (--gres, --gpus), or opens the device files directly, which only a writable cgroup or `[gpu] isolate` prevents",
         fix: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
         check: Check::FindingsAnd(&[Kind::JobsNotHeld], |facts, _, found| {
             Observations::all(found, || match facts.inventory().usable_gpus().next() {
                 Some(_) if facts.inventory().device_files == DeviceFiles::Open && is_isolation_pending(facts) => {
                     Observations::warn(
-                        "every user can open every GPU",
-                        "running jobs may use the device files, so a reload does not change them",
-                        "docker compose restart slurm (the start isolates the GPUs)",
+                        "every user can open at least one GPU",
+                        "jobs may have opened the device files, so a reload does not change their permissions",
+                        "to isolate the GPUs: docker compose restart slurm",
                     )
                 }
                 Some(_) if facts.inventory().device_files == DeviceFiles::Closed => {
@@ -200,26 +200,26 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
     let faults = report.gpus.iter().flat_map(|gpu| gpu.faults.iter().map(move |fault| (gpu, fault)));
     let faults = faults.filter(|(_, fault)| fault.policy >= Policy::Warn).map(|(gpu, fault)| {
         let description = format!("{}: {}{node}", gpu.identity, fault.what);
-        let cause = "the driver reports the fault, or does not respond";
+        let cause = "the agent detected the fault in the driver's data, or the driver does not respond";
         match fault.policy {
             Policy::Drain => Observations::fail(description, cause, &*fault.fix),
             _ => Observations::warn(description, cause, &*fault.fix),
         }
     });
-    Observations::all(faults, || Observations::ok(format!("no GPU has a fault{node}")))
+    Observations::all(faults, || Observations::ok(format!("no GPU has a fault that requires action{node}")))
 }
 
 fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let usable: Vec<String> = facts.inventory().usable_gpus().map(device_name).collect();
     let pod = (usable.is_empty() && facts.environment.is_in_kubernetes)
-        .then(|| Observations::usual_warning("this pod has no GPU"));
+        .then(|| Observations::usual_warning("this pod has no usable GPU"));
     Observations::all(found.into_iter().chain(pod), || match usable.len() {
-        0 => Observations::note("no GPU in this container; if the host has GPUs, run slurminit configure there"),
+        0 => Observations::note("no usable GPU in this container; if the host has GPUs, run slurminit configure there"),
         gpus => Observations::ok(format!("{} usable: {}", count(gpus, "GPU"), usable.join(", "))),
     })
 }
 
-/// Whether jobs reach the GPU through KFD.
+/// Whether jobs use the GPU through KFD.
 fn has_kfd(gpu: &Gpu) -> bool {
     gpu.vendor.traits().files.as_ref().is_some_and(|files| files.shared == Some("/dev/kfd"))
 }
@@ -228,7 +228,7 @@ fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observation
     let has_gpu = facts.inventory().gpus.iter().any(has_kfd);
     Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
         (true, false) => Observations::usual_warning("/dev/kfd is in this container, but no AMD GPU"),
-        (_, true) => Observations::ok("/dev/kfd and the render nodes exist"),
+        (_, true) => Observations::ok("/dev/kfd exists, and the driver lists AMD GPUs"),
         (false, false) => Observations::note("no AMD device"),
     })
 }
@@ -249,7 +249,7 @@ fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Obse
     })
 }
 
-/// Whether the next start installs the prolog that isolates the GPUs.
+/// Whether the next start changes slurm.conf or the prolog, which isolate the GPUs.
 fn is_isolation_pending(facts: &Facts) -> bool {
     let is_prolog_file = |name: &String| ["slurm.conf", "prolog"].contains(&name.as_str());
     facts.root.read().stale_files.as_ref().is_ok_and(|files| files.iter().any(is_prolog_file))

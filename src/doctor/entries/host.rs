@@ -1,4 +1,4 @@
-//! The host: what must be right before a container can start. The verdicts are those of `slurminit configure`.
+//! The host: Docker, GPUs, Kubernetes and the clock. For Docker and GPUs, the verdicts are those of `slurminit configure`.
 
 use crate::configure::assess;
 use crate::configure::host_gpus::HostGpus;
@@ -11,9 +11,9 @@ use model::inventory::{Observations, Vendor};
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "platform",
-        symptoms: &["a GPU in a Mac, or an AMD GPU in Windows, and containers see none"],
-        examines: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
-        cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's cannot pass a GPU to a container",
+        symptoms: &["the host is a Mac, or runs Windows with an AMD or Intel GPU, and containers have no GPU"],
+        examines: "the operating system: /proc/version, /etc/os-release, /dev/dxg, the kernel version of the Docker engine",
+        cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with a GPU that is not NVIDIA's cannot pass a GPU to a container",
         fix: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
         check: Check::Host(|_, host| Observations::all(assess::platform(&host.situation), not_checked)),
     },
@@ -33,36 +33,39 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`docker compose` is not a command, or refuses `deploy.resources.reservations.devices`"],
         examines: "docker compose version, docker-compose version",
         cause: "compose is missing or older than 1.28",
-        fix: "`sudo apt-get install docker-compose-v2`",
+        fix: "Ubuntu: `sudo apt-get install docker-compose-v2`; otherwise see https://docs.docker.com/compose/install/linux/",
         check: Check::Host(|_, host| assess::compose(host.situation.compose)),
     },
     Entry {
         id: "driver",
         symptoms: &[
-            "\"No GPU detected\" during setup",
+            "dsHPC's setup reports \"No GPU detected\"",
             "`nvidia-smi` fails or shows no GPUs",
             "GPU count is 0",
             "`Failed to initialize NVML: Driver/library version mismatch`",
         ],
         examines: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
-        cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
-        fix: "`ubuntu-drivers install`, Debian: `apt-get install nvidia-driver`, AMD: `amdgpu-install --usecase=rocm`; reboot",
+        cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a reboot",
+        fix: "Ubuntu: `sudo ubuntu-drivers install`; Debian: `sudo apt-get install nvidia-driver`; AMD: `amdgpu-install --usecase=rocm`; then reboot",
         check: Check::Host(|_, host| driver(&host.situation)),
     },
     Entry {
         id: "toolkit",
         symptoms: &[
-            "\"GPU detected but Docker passthrough failed\"",
+            "dsHPC's setup reports \"GPU detected but Docker passthrough failed\"",
             "`could not select device driver \"\" with capabilities: [[gpu]]`",
         ],
-        examines: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
-        cause: "nvidia-container-toolkit is not installed or not registered with Docker; AMD's devices have no group that can be passed",
-        fix: "`sudo nvidia-ctk runtime configure --runtime=docker`, restart docker; AMD: `sudo usermod -a -G video,render $USER`",
+        examines: "docker info, /etc/docker/daemon.json, /etc/cdi, /run/cdi, the toolkit's programs and configuration; the groups \
+                 of AMD's and Intel's devices",
+        cause: "nvidia-container-toolkit is not installed or not registered with Docker; AMD's or Intel's devices have no group that can be passed",
+        fix: "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`; AMD, Intel: add udev rules that set the group of /dev/kfd and /dev/dri/renderD* to render",
         check: Check::Host(|_, host| toolkit(host)),
     },
     Entry {
         id: "passthrough",
-        symptoms: &["\"GPU detected but Docker passthrough failed\", though all is installed"],
+        symptoms: &[
+            "dsHPC's setup reports \"GPU detected but Docker passthrough failed\", although everything is installed",
+        ],
         examines: "a short-lived container of slurminit's image with the GPUs",
         cause: "a fault of the engine, the toolkit, the driver, a device or a permission (see the finding)",
         fix: "follow the fix of the finding; then run `slurminit configure`",
@@ -71,7 +74,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "container-gpus",
         symptoms: &["GPU visible on host but not in container"],
-        examines: "docker inspect of the containers of slurminit's image",
+        examines: "docker inspect of the running containers of slurminit's image",
         cause: "neither a compose file nor an option of docker run passes the GPUs",
         fix: "`slurminit configure && docker compose up -d --force-recreate`",
         check: Check::Host(|_, host| container_gpus(host)),
@@ -91,8 +94,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "Kubernetes: GPU resources not available",
         ],
         examines: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
-        cause: "no node has GPUs, their label is missing, or the device plugin is not running on them",
-        fix: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
+        cause: "no node has GPUs, the nodes with GPUs have no label, or the device plugin is not running on them",
+        fix: "NVIDIA: `kubectl label node NODE nvidia.com/gpu=true`; to restart the plugin's pods: `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
         check: Check::Host(|_, host| device_plugin(host)),
     },
     Entry {
@@ -167,10 +170,10 @@ fn image_gpu_type(host: &HostFacts) -> Observations {
             Observations::ok(format!("image {name} was built with GPU_TYPE={label} and matches this host"))
         }
         Some(label) if expected == GpuType::None => Observations::note(format!(
-            "image {name} was built with GPU_TYPE={label}, but this host has no GPU with a driver"
+            "image {name} was built with GPU_TYPE={label}, but this host has no GPU with a working driver"
         )),
         Some(label) => Observations::usual_fault(format!(
-            "image {name} was built with GPU_TYPE={label}, but this host has GPUs of {}",
+            "image {name} was built with GPU_TYPE={label}, but this host has {} GPUs",
             expected.as_str()
         )),
     }
@@ -179,18 +182,21 @@ fn image_gpu_type(host: &HostFacts) -> Observations {
 fn device_plugin(host: &HostFacts) -> Observations {
     let kubernetes = match &host.kubernetes {
         Err(why) => return Observations::could_not_look(why.as_str()),
-        Ok(None) => return Observations::note("no Kubernetes here"),
+        Ok(None) => return Observations::note("kubectl is not installed, or has no cluster configured"),
         Ok(Some(kubernetes)) => kubernetes,
     };
     let Kubernetes { nodes, plugins } = kubernetes;
     let is_incomplete = |(_, ready, desired): &&(String, u64, u64)| ready < desired || *desired == 0;
     let plugin_failures = plugins.iter().filter(is_incomplete).map(|(name, ready, desired)| {
         let (cause, fix) = if *desired == 0 {
-            ("no node matches the plugin's node selector", "kubectl label node NODE nvidia.com/gpu=true")
+            (
+                "no node matches the plugin's node selector, affinity and tolerations",
+                "see the node selector in kubectl get daemonsets --all-namespaces; label the GPU nodes with it, for example kubectl label node NODE nvidia.com/gpu=true",
+            )
         } else {
             (
                 "the plugin's pods do not start, or cannot reach /var/lib/kubelet/device-plugins",
-                "kubectl describe daemonset -n kube-system; then kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds",
+                "find the pod with kubectl get pods --all-namespaces | grep device-plugin; see kubectl describe pod and kubectl logs of the pod that is not ready",
             )
         };
         Observations::fail(format!("DaemonSet {name}: {ready} of {desired} pods ready"), cause, fix)
@@ -199,21 +205,21 @@ fn device_plugin(host: &HostFacts) -> Observations {
     let node_failures = nodes.iter().filter(offers_no_gpu).map(|node| {
         Observations::fail(
             format!("node {} has a GPU label but offers no GPUs to pods", node.name),
-            "the device plugin is not running there, or finds no driver",
-            "kubectl get pods --all-namespaces -o wide | grep device-plugin; see the log of the pod",
+            "the device plugin is not running on this node, or finds no driver",
+            "find the pod of this node with kubectl get pods --all-namespaces -o wide | grep device-plugin; see its log",
         )
     });
     let missing = (plugins.is_empty() && nodes.iter().all(|node| node.gpus == 0)).then(|| {
         Observations::fail(
-            "no node offers GPUs to pods; no device plugin installed",
-            "Kubernetes requires the device plugin of NVIDIA or AMD",
-            "install the device plugin: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
+            "no node offers GPUs to pods, and no device plugin was found",
+            "Kubernetes requires the device plugin of the GPUs' vendor",
+            "install the device plugin (NVIDIA: https://github.com/NVIDIA/k8s-device-plugin#quick-start, AMD: https://github.com/ROCm/k8s-device-plugin), or the GPU operator",
         )
     });
     let gpus: u64 = nodes.iter().map(|node| node.gpus).sum();
     Observations::all(plugin_failures.chain(node_failures).chain(missing), || {
         Observations::ok(format!(
-            "{} nodes offer {gpus} GPUs to pods; request them with limits: nvidia.com/gpu",
+            "nodes: {}; GPUs for pods: {gpus}; request them in the limits of the pod, for example nvidia.com/gpu: 1",
             nodes.len()
         ))
     })

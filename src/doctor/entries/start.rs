@@ -8,7 +8,7 @@ use model::inventory::{Kind, Observations};
 use model::oom_kill::OomKill;
 use model::printable;
 
-/// Less free space than this, in MiB, gets a warning.
+/// The free space for the state directory, in MiB, below which doctor and each start warn.
 const LOW_DISK_MIB: u64 = 100;
 
 /// The kinds of findings that belong to no other entry.
@@ -32,7 +32,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         examines: "munge -n | unmunge",
         cause: "munged is not running, uses another socket, or rejects its key or its directories",
-        fix: "see `slurminit status` and `slurminit logs munged`; `chmod 0400` your secret, or remove the volume for a new key",
+        fix: "see `slurminit status` and `slurminit logs munged`; run `chmod 0400` on your mounted key, or remove the volume of /etc/munge so that a new key is created",
         check: Check::Container(munge),
     },
     Entry {
@@ -49,9 +49,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             "the log repeats `Munge decode failed: Invalid credential`",
             "after a new munge key, a node is down or a container is not ready",
         ],
-        examines: "the last lines of slurmctld and slurmd: hosts whose credentials were rejected in the last 5 minutes",
-        cause: "the container of that host still has the previous key, or its munged has not read the new one",
-        fix: "the same key in both containers, then `slurminit restart munged` in each",
+        examines: "the last log lines of slurmctld and slurmd: hosts whose credentials were rejected in the last 5 minutes",
+        cause: "that host's container and this one have different munge keys, one munged still uses an old key, or the clocks differ (see the entry clock)",
+        fix: "use the same key in both containers, then restart both containers",
         check: Check::Container(|facts, _| {
             let rejected = facts.root.read().rejected_peers.as_ref();
             rejected.map_or_else(|why| Observations::note(why.as_str()), munge_peers)
@@ -65,14 +65,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "a fresh credential from another machine: `ssh OTHER munge -n | slurminit doctor --credential -`",
         cause: "munge accepts a fresh credential for 5 minutes, by the clocks of both machines, and requires the same key on both",
-        fix: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`), and a restart of both",
+        fix: "`sudo timedatectl set-ntp true` on both hosts; use the same key on both (`/run/secrets/munge.key`), and restart both containers",
         check: Check::Container(clock),
     },
     Entry {
         id: "ports",
         symptoms: &["`Address already in use`", "exit code 101 or 102"],
         examines: "the owners of the ports of slurmctld and slurmd",
-        cause: "another Slurm or service uses the port, with `--network host` or in a container with the same network",
+        cause: "another Slurm daemon or service uses the port: on the host with `--network host`, or in a container that shares the network",
         fix: "set `controller_port` or `daemon_port` in `[slurm]` of slurminit.toml to a free port, or stop the other process",
         check: Check::Start(Kind::Ports, ports),
     },
@@ -92,15 +92,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`No space left on device`", "exit code 104, \"cannot write\""],
         examines: "free space and mount options of the state directory",
         cause: "the disk is full, or the volume is mounted read-only; slurmctld loses jobs that it cannot save",
-        fix: "free disk space (`docker system df` shows what takes it); mount the volume without `:ro`",
+        fix: "free disk space (`docker system df` shows what uses it); mount the volume without `:ro`",
         check: Check::Start(Kind::Disk, disk),
     },
     Entry {
         id: "address",
         symptoms: &["exit code 101 or 102 with `--network none`", "the start is delayed by several seconds"],
         examines: "getent hosts, for this host's own name",
-        cause: "Slurm looks up its host's address, which neither a file nor a name server has; with `--network none` it is not in /etc/hosts",
-        fix: "use a network (an internal one is enough); `docker run --add-host NAME:ADDRESS`",
+        cause: "Slurm looks up the address of its own host, but neither /etc/hosts nor a name server contains it; with `--network none`, the engine does not add it to /etc/hosts",
+        fix: "use a network (an internal one is enough), or `docker run --add-host NAME:ADDRESS`",
         check: Check::Container(|_, container| match &container.has_address {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("this host's name resolves"),
@@ -110,17 +110,19 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "memory-kills",
         symptoms: &["Jobs failing with OOM errors", "`slurmstepd: error: Detected 1 oom_kill event`"],
-        examines: "oom_kill in the container's memory.events, and its limit",
+        examines: "oom_kill in the container's memory.events (cgroup v1: memory.oom_control), and the job processes that were killed",
         cause: "jobs used more memory than they requested, or together more than the container's limit",
-        fix: "request enough memory (`srun --mem=8G`); a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
+        fix: "request enough memory (`srun --mem=8G`), or raise the container's limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
         check: Check::Start(Kind::MemoryKills, memory_kills),
     },
     Entry {
         id: "oom-group",
-        symptoms: &["in Kubernetes, the whole pod ends with OOMKilled (exit code 137) when one job runs out of memory"],
+        symptoms: &[
+            "in Kubernetes, the whole container ends with OOMKilled (exit code 137) when one job runs out of memory",
+        ],
         examines: "memory.oom.group of the container's cgroup",
         cause: "since 1.28 the kubelet has the kernel kill all processes of a container together",
-        fix: "`singleProcessOOMKill: true` in the kubelet's configuration (Kubernetes 1.32); or a writable cgroup, where the start turns it off",
+        fix: "`singleProcessOOMKill: true` in the kubelet's configuration (Kubernetes 1.32); or make the cgroup writable, so that slurminit can turn off memory.oom.group",
         check: Check::Start(Kind::OomGroup, oom_group),
     },
     Entry {
@@ -128,17 +130,17 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["fewer CPUs or less memory than the machine has"],
         examines: "the container's cpuset, CPU quota and memory limit",
         cause: "the container was created with limits",
-        fix: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set the limits",
+        fix: "change the limits with `docker run --cpus`, `--cpuset-cpus` or `--memory`",
         check: Check::Container(limits),
     },
     Entry {
         id: "proxy",
         symptoms: &[
-            "a service in the container is unreachable or drops results through a proxy (a notebook does not find its kernel)",
+            "behind a proxy, a service in the container is unreachable or loses results (a notebook cannot reach its kernel)",
         ],
         examines: "http_proxy and no_proxy in the container's environment",
         cause: "programs in this container may send local requests to the proxy, which drops them",
-        fix: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
+        fix: "set `no_proxy=localhost,127.0.0.1,NAME` wherever http_proxy is set (NAME: the container's host name); open the service's page without the proxy",
         check: Check::Start(Kind::Proxy, proxy),
     },
     Entry {
@@ -160,23 +162,25 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
         Ok(credential) if credential.status == "Success" => Observations::ok("munged encodes and decodes credentials"),
         Ok(credential) => Observations::fail(
             format!("munged rejects its own credential: {}", credential.status),
-            "the clock jumped, or the key changed while munged was running",
-            "docker compose restart slurm",
+            "the clock jumped, or munged was restarted with another key during this check",
+            "run slurminit doctor again; if the fault persists, docker compose restart slurm",
         ),
     }
 }
 
 fn munge_peers(rejected: &BTreeSet<String>) -> Observations {
     let observe = |host: &String| {
-        Observations::usual_fault(format!("credentials of {host} were rejected here: Invalid credential"))
+        Observations::usual_fault(format!("this container rejected credentials of {host} in the last 5 minutes"))
     };
-    Observations::all(rejected.iter().map(observe), || Observations::ok("no credential of another host was rejected"))
+    Observations::all(rejected.iter().map(observe), || {
+        Observations::ok("no credential of another host was rejected in the last 5 minutes")
+    })
 }
 
 fn munge_key(start: &StartFacts<'_>) -> Observations {
     let key = match &start.cheap.key {
         Err(why) => return Observations::could_not_look(why.as_str()),
-        Ok(None) => return Observations::note("no munge key yet; the start creates one"),
+        Ok(None) => return Observations::note("no munge key yet; a start of the controller creates one"),
         Ok(Some(key)) => key,
     };
     let path = &key.path;
@@ -187,9 +191,9 @@ fn munge_key(start: &StartFacts<'_>) -> Observations {
     }
     if key.mode & 0o077 != 0 {
         return Observations::fail(
-            format!("the munge key {path} has mode {:04o}: other users can read it", key.mode),
+            format!("the munge key {path} has mode {:04o}: the mode gives other users access", key.mode),
             "munged rejects the key at its next start",
-            format!("chmod 0400 {path}; create a new key if another user may have read it"),
+            format!("chmod 0400 {path}; create a new key if another user may have read or replaced it"),
         );
     }
     Observations::ok(format!("{path} (mode {:04o}) is not part of the image", key.mode))
@@ -221,15 +225,18 @@ fn foreign_credential(credential: &Credential, lifetime: i64) -> Observations {
             "munge rejects the credential ({status}): {}",
             seconds.map_or_else(|| "the clocks differ".to_owned(), clock_difference)
         )),
+        ("Invalid credential", _) => Observations::usual_fault(
+            "munge rejects the credential: Invalid credential; the other machine has another munge key, or the credential is incomplete",
+        ),
         (status, _) => Observations::usual_fault(format!(
-            "munge rejects the credential: {status}; the other machine has another munge key"
+            "munge rejects the credential: {status}; pass the complete output of `munge -n` from the other machine"
         )),
     }
 }
 
 fn clock_difference(seconds: i64) -> String {
-    let direction = if seconds < 0 { "after" } else { "before" };
-    format!("the credential was made {} s {direction} this machine's time", seconds.abs())
+    let direction = if seconds < 0 { "ahead of" } else { "behind" };
+    format!("the credential's timestamp is {} s {direction} this machine's clock", seconds.abs())
 }
 
 fn ports(start: &StartFacts<'_>) -> Observations {
@@ -239,7 +246,7 @@ fn ports(start: &StartFacts<'_>) -> Observations {
             PortOwner::Free => Observations::note(format!("port {number} of {daemon} is free")),
             PortOwner::Process(name) if name == daemon => Observations::ok(format!("{daemon} listens on {number}")),
             PortOwner::Process(name) => port_conflict(port, &format!("process {name} of this container")),
-            PortOwner::External => port_conflict(port, "a process outside of this container"),
+            PortOwner::External => port_conflict(port, "another process, probably outside of this container"),
         }
     };
     Observations::all(start.cheap.ports.iter().map(check), || Observations::note("not checked"))
@@ -254,6 +261,10 @@ fn saved_state(start: &StartFacts<'_>) -> Observations {
     match &start.cheap.saved_cluster {
         Err(why) => Observations::could_not_look(why.as_str()),
         Ok(None) => Observations::ok(format!("no saved jobs in {state}")),
+        // Without a plan, the name of this cluster is unknown.
+        Ok(Some(saved)) if cluster.is_empty() => {
+            Observations::note(format!("the saved jobs in {state} belong to cluster {saved}"))
+        }
         Ok(Some(saved)) if saved.eq_ignore_ascii_case(cluster) => {
             Observations::ok(format!("the saved jobs in {state} belong to cluster {cluster}"))
         }
@@ -313,15 +324,15 @@ fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     if inventory.cpu.allowed.len() < machine {
         limits.push(format!("{} of the machine's {machine} CPUs", inventory.cpu.allowed.len()));
     }
-    limits.extend(inventory.cpu.quota.map(|quota| format!("a quota of {quota} CPUs")));
+    limits.extend(inventory.cpu.quota.map(|quota| format!("a CPU quota of {quota} CPUs")));
     let memory = &inventory.memory;
     if memory.usable_mib() < memory.total_mib {
-        limits.push(format!("{} of the machine's {} MiB", memory.usable_mib(), memory.total_mib));
+        limits.push(format!("{} of the machine's {} MiB of memory", memory.usable_mib(), memory.total_mib));
     }
     if limits.is_empty() {
-        return Observations::ok("the container may use the whole machine");
+        return Observations::ok("the container may use all CPUs and memory of the machine");
     }
-    Observations::usual_hint(format!("the container may use {}", limits.join(", ")))
+    Observations::usual_hint(format!("the container's limits: {}", limits.join(", ")))
 }
 
 fn proxy(start: &StartFacts<'_>) -> Observations {
@@ -329,7 +340,7 @@ fn proxy(start: &StartFacts<'_>) -> Observations {
     let Some(name) = environment.proxy else { return Observations::ok("no proxy is set") };
     let exceptions = environment.no_proxy.as_deref().unwrap_or_default();
     if exceptions.split(',').any(|host| matches!(host.trim(), "localhost" | "*")) {
-        return Observations::ok(format!("{name} is set; no_proxy contains localhost"));
+        return Observations::ok(format!("{name} is set; no_proxy covers localhost"));
     }
     Observations::usual_hint(format!("{name} is set, but no_proxy does not contain localhost"))
 }

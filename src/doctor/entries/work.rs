@@ -5,9 +5,9 @@ use crate::facts::{Facts, Side};
 use model::inventory::{ComputeMode, Condition, Gpu, GpuProcess, Observations, Obstacle, Slowdown, Vendor};
 use model::queued_job::QueuedJob;
 
-/// Above this percentage of used memory, a GPU counts as full.
+/// At or above this percentage of used memory, doctor reports a GPU as full.
 const FULL_PERCENT: u64 = 95;
-/// At or above this utilization, in percent, a GPU has no reason to lower the speed of its link.
+/// At or above this utilization, in percent, a GPU is expected to use the full speed of its link.
 const BUSY_PERCENT: u32 = 50;
 /// The driver itself may use this much memory of a GPU, in MiB.
 const DRIVER_MEMORY_MIB: u64 = 1024;
@@ -19,16 +19,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "gpu-memory",
         symptoms: &["`RuntimeError: CUDA out of memory`", "`CUDA error: out of memory`"],
         examines: "the memory of each GPU, through NVML",
-        cause: "the program needs more memory than the GPU has, or other processes use it",
-        fix: "see the processes in `nvidia-smi`; use a smaller batch or mixed precision, and one job per GPU (`--gres=gpu:1`)",
+        cause: "the program needs more memory than the GPU has, or other processes use the GPU's memory",
+        fix: "list the processes with `nvidia-smi`; use a smaller batch or mixed precision, and one job per GPU (`--gres=gpu:1`)",
         check: Check::Anywhere(|facts| for_each_gpu(facts, memory)),
     },
     Entry {
         id: "gpu-processes",
         symptoms: &["GPU already in use by another process", "`CUDA-capable device(s) is/are busy or unavailable`"],
-        examines: "the processes and the compute mode of each GPU (NVML), and the GPUs allocated to jobs",
+        examines: "the processes, memory and compute mode of each GPU (NVML), and the running jobs with GPUs",
         cause: "the GPU is used outside of Slurm or by a job without `--gres`, or its compute mode allows one process or none",
-        fix: "`nvidia-smi pmon -c 1` on the host shows the processes: run them as jobs, or give this container other GPUs; `sudo nvidia-smi -c DEFAULT` allows all",
+        fix: "list the processes with `nvidia-smi pmon -c 1` on the host, and run them as jobs, or pass other GPUs to this container; to allow several processes, run `sudo nvidia-smi -c DEFAULT` on the host",
         check: Check::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
     },
     Entry {
@@ -36,16 +36,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["GPU utilization low despite heavy workload"],
         examines: "throttle reasons, temperature and PCI Express link of each GPU (NVML)",
         cause: "heat, the power supply, or a degraded PCI Express link",
-        fix: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; check cooling and power; re-seat the card; \
-                 `sudo nvidia-smi -pl WATTS`",
+        fix: "see `nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; check cooling and power; re-seat the card; or lower the power limit: \
+                 `sudo nvidia-smi -pl WATTS` on the host",
         check: Check::Anywhere(|facts| for_each_gpu(facts, speed_or_note)),
     },
     Entry {
         id: "idle-gpus",
         symptoms: &["GPU utilization is 0%", "Code not using GPU"],
-        examines: "the GPUs allocated to jobs, and processes and utilization of all GPUs (NVML)",
-        cause: "the program does not use the GPU that its job has: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
-        fix: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
+        examines: "the running jobs with GPUs, and the processes and utilization of all GPUs (NVML)",
+        cause: "the program does not use the GPU of its job: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
+        fix: "check with `srun --overlap --jobid=JOBID python3 -c 'import torch; print(torch.cuda.is_available())'`; use `.to(\"cuda\")` in the program",
         check: Check::Container(|facts, container| {
             let jobs = container.slurm.gpu_jobs.as_ref().map_err(|why| Observations::could_not_look(why.as_str()));
             Observations::either(conditions(facts).and_then(|all| Ok(idle(all, jobs?))))
@@ -66,14 +66,14 @@ pub(super) const ENTRIES: &[Entry] = &[
              returning NUMA node zero`",
         ],
         examines: "numa_node of each GPU in /sys/bus/pci/devices",
-        cause: "the firmware does not report the GPU's NUMA node (-1 means unknown). Most often a virtual machine \
+        cause: "the firmware does not report the GPU's NUMA node (-1 means unknown); the usual cause is a virtual machine \
                 without virtual NUMA",
-        fix: "none on one socket, where every CPU is near and TensorFlow's message is harmless; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
+        fix: "none needed on a machine with one socket, where TensorFlow's message is harmless; otherwise turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
         check: Check::Anywhere(numa),
     },
 ];
 
-/// The result of `check` for each GPU, or the reason why there is none.
+/// The result of `check` for each GPU, or of [`unresponsive_gpu`] if the GPU cannot be queried; without conditions, the reason.
 fn for_each_gpu(facts: &Facts, check: fn(&Condition) -> Observations) -> Observations {
     let observe =
         |condition: &Condition| unresponsive_gpu(condition, vendor(facts)).unwrap_or_else(|| check(condition));
@@ -81,7 +81,7 @@ fn for_each_gpu(facts: &Facts, check: fn(&Condition) -> Observations) -> Observa
     Observations::either(conditions(facts).map(observe_all))
 }
 
-/// The observation about a GPU that cannot be queried: the GPU is lost, or the driver denies access. `None` for any
+/// The observation about a GPU that cannot be queried: it is lost, needs a reset, or NVML cannot open it. `None` for any
 /// other GPU.
 pub(crate) fn unresponsive_gpu(condition: &Condition, vendor: Vendor) -> Option<Observations> {
     let index = condition.index;
@@ -89,7 +89,7 @@ pub(crate) fn unresponsive_gpu(condition: &Condition, vendor: Vendor) -> Option<
     let (cause, fix) = obstacle.cause_and_fix(vendor);
     Some(match obstacle {
         Obstacle::Lost => Observations::fail(format!("GPU {index} is lost or needs a reset"), cause, fix),
-        _ => Observations::could_not_look(format!("the driver denies access to GPU {index}")),
+        _ => Observations::could_not_look(format!("NVML cannot open GPU {index}")),
     })
 }
 
@@ -98,7 +98,7 @@ fn vendor(facts: &Facts) -> Vendor {
     facts.inventory().cuda_gpus().next().map(|gpu| gpu.vendor).unwrap_or_default()
 }
 
-/// The condition of the GPUs. NVML is queried only with an NVIDIA GPU.
+/// The condition of the GPUs. Without an NVIDIA GPU, an error of NVML is ignored.
 fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
     let has_gpu = facts.inventory().cuda_gpus().next().is_some();
     match &facts.root.read().conditions {
@@ -109,7 +109,7 @@ fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
 }
 
 fn no_gpu() -> Observations {
-    Observations::note("no NVIDIA GPU here")
+    Observations::note("no NVIDIA GPU found")
 }
 
 fn format_processes(processes: &[GpuProcess]) -> String {
@@ -131,8 +131,8 @@ fn memory(condition: &Condition) -> Observations {
     }
     let processes = condition.processes.as_deref().unwrap_or_default();
     let users = match processes {
-        [] => "processes that are not visible here".to_owned(),
-        processes => format!("host PIDs {}", format_processes(processes)),
+        [] => "processes that NVML does not list".to_owned(),
+        processes => format!("processes {}", format_processes(processes)),
     };
     Observations::usual_warning(format!("{description}: {users}"))
 }
@@ -146,8 +146,7 @@ fn processes(all: &[Condition], facts: &Facts) -> Observations {
     Observations::all(all.iter().map(check), no_gpu)
 }
 
-/// Checks whether the GPU's compute mode conflicts with jobs. `jobs` is the number of jobs with GPUs; `None` if
-/// unknown.
+/// Checks the GPU's compute mode, and whether the GPU is used outside of jobs. `jobs` is the number of jobs with GPUs; `None` if unknown.
 fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     let index = condition.index;
     match condition.compute_mode {
@@ -157,7 +156,7 @@ fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
         Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
             let processes = format_processes(condition.processes.as_deref().unwrap_or_default());
             return Observations::usual_warning(format!(
-                "GPU {index} allows one process (EXCLUSIVE_PROCESS), and one is running: {processes}"
+                "GPU {index} allows one process (EXCLUSIVE_PROCESS), and is in use: processes {processes}"
             ));
         }
         _ => {}
@@ -177,53 +176,56 @@ fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
         (true, Some(0)) => {
             Observations::usual_warning(format!("GPU {index} is in use, but no Slurm job has a GPU: {usage}"))
         }
-        (true, Some(_)) => Observations::ok(format!("GPU {index} is in use, and jobs have GPUs: {usage}")),
+        (true, Some(_)) => Observations::ok(format!("GPU {index} is in use, and Slurm jobs have GPUs: {usage}")),
         (true, None) => Observations::note(format!("GPU {index} is in use: {usage}")),
     }
 }
 
 fn speed_or_note(condition: &Condition) -> Observations {
     speed(condition).unwrap_or_else(|| {
-        Observations::note(format!("the driver does not report clocks or link of GPU {}", condition.index))
+        Observations::note(format!(
+            "the driver reports neither throttling nor the PCI Express link of GPU {}",
+            condition.index
+        ))
     })
 }
 
-/// Checks the clocks and the link of a GPU; `None` if the driver reports neither.
+/// Checks a GPU for throttling, and its PCI Express link; `None` if the driver reports neither.
 pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
     let slowdowns = match (&condition.slowdowns, condition.pcie) {
         (None, None) => return None,
         (slowdowns, _) => slowdowns.iter().flatten(),
     };
     let Condition { index, temperature, utilization, .. } = condition;
-    let heat = temperature.map_or_else(|| "of unknown temperature".to_owned(), |degrees| format!("at {degrees} °C"));
+    let heat = temperature.map_or_else(|| "temperature unknown".to_owned(), |degrees| format!("at {degrees} °C"));
     let of_slowdown = |slowdown: &Slowdown| match slowdown {
         Slowdown::Heat => Observations::warn(
             format!("GPU {index} is throttled, {heat}"),
             "overheating",
-            "check fans and air flow; until then lower the power limit: sudo nvidia-smi -pl WATTS",
+            "check fans and air flow; until then lower the power limit: sudo nvidia-smi -pl WATTS on the host",
         ),
         Slowdown::PowerBrake => Observations::warn(
             format!("GPU {index} is throttled by the power supply"),
-            "the power brake is active: the power supply is overloaded or failed",
-            "check the power supplies; nvidia-smi -q -d PERFORMANCE",
+            "the power brake is active: the power supply is overloaded or has failed",
+            "check the power supplies; see nvidia-smi -q -d PERFORMANCE",
         ),
         Slowdown::Hardware => Observations::warn(
             format!("GPU {index} is throttled by its hardware, {heat}"),
             "overheating, or the power draw is too high",
-            "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
+            "see nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
         ),
         Slowdown::PowerCap => Observations::hint(
             format!("GPU {index} runs at its power limit"),
             "normal under full load",
-            "sudo nvidia-smi -pl WATTS sets another limit",
+            "to change the limit: sudo nvidia-smi -pl WATTS on the host",
         ),
     };
     let busy = utilization.filter(|percent| *percent >= BUSY_PERCENT);
     let narrow = condition.pcie.filter(|link| link.lanes < link.most_lanes).map(|link| {
         Observations::warn(
             format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
-            "the card is not seated well, or the slot has fewer lanes",
-            "re-seat the card, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
+            "the card is not seated properly, or the slot has fewer lanes",
+            "re-seat the card, or use another slot; see nvidia-smi -q | grep -A 2 'Link Width'",
         )
     });
     // A GPU with little work lowers the speed of its link, but not the number of lanes.
@@ -231,16 +233,17 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
         condition.pcie.zip(busy).filter(|(link, _)| link.generation < link.highest_generation).map(|(link, busy)| {
             Observations::warn(
                 format!(
-                    "GPU {index} uses PCI Express {} at a utilization of {busy} %, but supports {}",
+                    "GPU {index} uses PCI Express generation {} at a utilization of {busy} %, but supports generation {}",
                     link.generation, link.highest_generation
                 ),
                 "the link has errors, or the firmware limits its speed",
-                "dmesg | grep -i -e aer -e pcie on the host; re-seat the card",
+                "see dmesg | grep -i -e aer -e pcie on the host; re-seat the card",
             )
         });
     let percent = utilization.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"));
+    let clocks = if condition.slowdowns.is_some() { "is not throttled" } else { "does not report throttling" };
     Some(Observations::all(slowdowns.map(of_slowdown).chain(narrow).chain(slow), || {
-        Observations::ok(format!("GPU {index} is not throttled, {heat}, utilization {percent}"))
+        Observations::ok(format!("GPU {index} {clocks}, {heat}, utilization {percent}"))
     }))
 }
 
@@ -254,17 +257,19 @@ fn idle(all: &[Condition], jobs: &[QueuedJob]) -> Observations {
     let percents = all.iter().map(|it| it.utilization.map_or_else(|| "?".to_owned(), |percent| format!("{percent} %")));
     let percents = percents.collect::<Vec<_>>().join(", ");
     if long.is_empty() {
-        return Observations::ok(format!("no job has had a GPU for more than a minute; utilization: {percents}"));
+        return Observations::ok(format!(
+            "no running job has had a GPU for a minute or longer; utilization: {percents}"
+        ));
     }
     if working > 0 {
         return Observations::ok(format!(
-            "jobs {} have GPUs; {working} of {} GPUs are active; utilization: {percents}",
+            "jobs with GPUs for over a minute: {}; active GPUs: {working} of {}; utilization: {percents}",
             long.join(", "),
             all.len()
         ));
     }
     Observations::usual_warning(format!(
-        "jobs {} have had GPUs for over a minute, but no GPU has a process; utilization: {percents}",
+        "jobs with GPUs for over a minute: {}, but no GPU is active; utilization: {percents}",
         long.join(", ")
     ))
 }
@@ -301,7 +306,7 @@ fn numa(facts: &Facts) -> Observations {
     };
     let unknown: Vec<String> = pci_gpus().filter(|gpu| gpu.numa_node.is_none()).map(name).collect();
     if pci_gpus().next().is_none() {
-        return Observations::note("no GPU with a PCI address here");
+        return Observations::note("no GPU with a PCI address found");
     }
     if unknown.is_empty() {
         return Observations::ok("the NUMA node of each GPU is known");

@@ -1,4 +1,5 @@
-//! Observations at every start: a few files, and the kernel's list of listening sockets.
+//! Observations that are fast enough for every start: a few files, the space of file systems, and the kernel's list of
+//! listening sockets.
 
 use std::fs;
 use std::io;
@@ -24,28 +25,29 @@ use sys::{link_protection, sockets, under};
 /// The cheap observations with this configuration.
 pub fn cheap_facts(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
     let state = &config.paths.state;
-    // With the host network, a remote daemon's port may be in use by its own container.
+    // With the host network, another container of this host may run the other daemon and use its port.
     let (runs_controller, runs_node) = match config.role {
         Role::Compute => (false, true),
         Role::Controller => (true, false),
         role => (role != Role::Login, role != Role::Login),
     };
-    let port = |daemon, number, is_local| {
-        // Ports of this machine are unrelated to another root directory.
-        let is_examined = is_local && root == Path::new("/");
-        Port { daemon, number, owner: if is_examined { port_owner(number, daemon) } else { PortOwner::Free } }
-    };
+    let port = |daemon, number| Port { daemon, number, owner: port_owner(number, daemon) };
+    // Ports of this machine are unrelated to another root directory.
+    let examines_ports = root == Path::new("/");
     CheapFacts {
         key: key(root, &config.paths.munge_key),
         cluster: cluster.to_owned(),
         saved_cluster: saved_cluster(&under(root, &state.join("slurmctld"))).map_err(|error| unreadable(&error)),
         state: state.display().to_string(),
         state_disk: disk(&under(root, state)),
-        ports: vec![
-            port("slurmctld", config.slurm.controller_port, runs_controller),
-            port("slurmd", config.slurm.daemon_port, runs_node),
-        ],
-        // Without a driver, the search for CUDA (some fifty paths) is skipped.
+        ports: [
+            (examines_ports && runs_controller).then(|| port("slurmctld", config.slurm.controller_port)),
+            (examines_ports && runs_node).then(|| port("slurmd", config.slurm.daemon_port)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+        // Without a driver, the search for CUDA (about a hundred paths) is skipped.
         cuda: if inventory.cuda_driver().is_some() { cuda(root) } else { CudaFacts::default() },
         memory_kills: memory_kills(root, &config.paths.run),
         has_oom_group: !probe::memory::oom_groups(root).is_empty(),
@@ -55,7 +57,8 @@ pub fn cheap_facts(root: &Path, config: &Config, inventory: &Inventory, cluster:
     }
 }
 
-/// The process that listens on `port`. Some processes hide their descriptors; then a running `daemon` is assumed to own the port.
+/// The process that listens on `port`. The descriptors of some processes cannot be read; if no other process has the port, and one of
+/// these is named `daemon`, that one is assumed to have it.
 fn port_owner(port: u16, daemon: &str) -> PortOwner {
     let listeners = sockets::listeners(port).unwrap_or_default();
     if listeners.is_empty() {
@@ -110,7 +113,7 @@ fn key(root: &Path, path: &Path) -> Observed<Option<KeyFacts>> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(unreadable(&error)),
         Ok(_) | Err(_) => return Ok(None),
     };
-    // The engine writes this file when it creates the container.
+    // The engine writes one of these files when it creates the container.
     let mut markers = ["/.dockerenv", "/run/.containerenv"].into_iter();
     let marker = markers.find_map(|path| fs::metadata(under(root, Path::new(path))).ok());
     let created = marker.map(|marker| marker.mtime());
@@ -122,19 +125,18 @@ fn key(root: &Path, path: &Path) -> Observed<Option<KeyFacts>> {
     }))
 }
 
-/// Whether the path, or one of its parent directories, is a mount point.
+/// Whether the path, or one of its parent directories other than the root directory, is a mount point.
 fn is_mounted(root: &Path, path: &Path) -> bool {
     let table = read(&root.join("proc/self/mountinfo")).unwrap_or_default();
     Mount::all(&table).any(|mount| mount.at != "/" && path.starts_with(mount.at))
 }
 
-/// The cluster's name in slurmctld's file `clustername`: `slurminit`, or `slurminit|89` since 24.05. `None` without a
-/// usable file.
+/// The cluster's name from slurmctld's file `clustername`, which contains `slurminit`, or `slurminit|89` since 24.05. `None` without a usable file.
 ///
 /// # Errors
 /// This user may not read the file.
 pub fn saved_cluster(controller: &Path) -> io::Result<Option<String>> {
-    // The directory belongs to slurm, so links in it are not followed.
+    // The directory is owned by the user slurm, so links in it are not followed.
     let bytes = match Dir::open_unchecked(controller).and_then(|dir| dir.read("clustername")) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
         bytes => bytes.unwrap_or_default(),
@@ -198,7 +200,7 @@ fn toolkit(root: &Path) -> Option<String> {
 fn memory_kills(root: &Path, run: &Path) -> Observed<MemoryKills> {
     let files = ["sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"];
     let text = files.into_iter().find_map(|file| read(&root.join(file)));
-    let text = text.ok_or("the container's cgroup has no memory.events")?;
+    let text = text.ok_or("the container's cgroup has neither memory.events nor memory.oom_control")?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
     let count = count.ok_or("this kernel does not count OOM kills")?;
     let job_kills = read(&under(root, run).join(oom_kill::FILE)).and_then(|text| serde_json::from_str(&text).ok());

@@ -60,7 +60,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
         slurm,
         munge,
         gpu_health: agent::files::report(&sys::under(&scope.root, &config.paths.run))
-            .ok_or_else(|| "no GPU agent in this container".to_owned()),
+            .ok_or_else(|| "no report of a running GPU agent".to_owned()),
     };
     (facts, preview)
 }
@@ -81,7 +81,8 @@ fn ssh_clients(config: &Config) -> BTreeMap<IpAddr, usize> {
     clients
 }
 
-/// The configuration with the role of the running cluster, which may come from the options of `slurminit up`.
+/// The configuration with the role and controller of the running cluster, which may come from the options of `slurminit up`. A configured role
+/// other than `all` remains.
 fn with_running_role(mut config: Config, status: &Snapshot, root: &Path) -> Config {
     let has_unit = |name: DaemonName| status.units.iter().any(|unit| unit.name == name.as_str());
     let role = match (has_unit(DaemonName::Slurmctld), has_unit(DaemonName::Slurmd)) {
@@ -124,7 +125,7 @@ fn preview_start_within_deadline(scope: &Scope, config: &Config, inventory: &Inv
         move || preview_start(&config, config_file.as_deref(), &inventory, &root)
     };
     with_deadline(scope.deadline, preview).unwrap_or_else(|| StartPreview {
-        stale_files: Err("timeout while reading Slurm's files: the file system hangs".to_owned()),
+        stale_files: Err("timeout while reading Slurm's files: the file system may be hanging".to_owned()),
         ..StartPreview::without_plan(config, inventory)
     })
 }
@@ -154,7 +155,7 @@ fn preview_start(config: &Config, config_file: Option<&Path>, inventory: &Invent
     preview
 }
 
-/// Adds the partitions and nodes that a start keeps in slurm.conf for running jobs, because these are not stale.
+/// Adds the partitions and nodes that the installed slurm.conf contains only for jobs that still use them. Otherwise it would count as outdated.
 fn keep_entries_in_use(config: &Config, root: &Path, planned: &mut Planned) {
     let installed = sys::under(root, &config.paths.slurm.join(FileName::SlurmConf.as_str()));
     let installed = std::fs::read_to_string(installed).unwrap_or_default();
@@ -168,16 +169,18 @@ fn keep_entries_in_use(config: &Config, root: &Path, planned: &mut Planned) {
 
 fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     let directory = sys::under(root, &config.paths.run);
-    let status = status::read(&directory).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            format!("cannot read {}: {error}", directory.join(STATUS_FILE).display())
-        }
-        _ => "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned(),
-    })?;
+    let status = status::read(&directory).map_err(|error| no_status(&directory.join(STATUS_FILE), &error))?;
     if status::is_process_alive(&status) {
         Ok(status.snapshot)
     } else {
         Err(format!("slurminit (PID {}) has exited", status.process.pid))
+    }
+}
+
+fn no_status(file: &Path, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!("cannot read {}: {error}", file.display()),
+        _ => "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned(),
     }
 }
 
@@ -202,7 +205,7 @@ fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inven
         key: Err("not checked".to_owned()),
         cluster,
         saved_cluster: Err("not checked".to_owned()),
-        state_disk: Err(format!("{state} timed out: the file system hangs")),
+        state_disk: Err(format!("timeout while reading {state} or another file: a file system may be hanging")),
         state,
         ports: Vec::new(),
         cuda: crate::facts::CudaFacts::default(),
@@ -214,7 +217,7 @@ fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inven
     })
 }
 
-/// Copies standard input to a file, so that unmunge can run with a timeout.
+/// Decodes the credential in `file`. `-` is standard input, which is copied to a file, so that unmunge can run with a timeout.
 fn foreign_credential(ask: Ask<'_>, file: &Path) -> Observed<Credential> {
     if file != Path::new("-") {
         return decode_credential(ask, file);
@@ -227,8 +230,86 @@ fn foreign_credential(ask: Ask<'_>, file: &Path) -> Observed<Credential> {
         std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(&text)?;
         Ok::<_, std::io::Error>(path)
     };
-    let path = copy().map_err(|error| format!("cannot read the credential: {error}"))?;
+    let path = copy()
+        .map_err(|error| format!("cannot copy the credential from standard input to a temporary file: {error}"))?;
     let credential = decode_credential(ask, &path);
     let _ = std::fs::remove_file(path);
     credential
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use machine::UnitSnapshot;
+
+    use super::*;
+
+    fn running(units: &[&str]) -> Snapshot {
+        let unit = |name: &&str| UnitSnapshot { name: (*name).to_owned(), ..UnitSnapshot::default() };
+        Snapshot { units: units.iter().map(unit).collect(), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn daemons_show_the_role_that_an_option_has_set() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("etc/slurm")).unwrap();
+        std::fs::write(root.path().join("etc/slurm/slurm.conf"), "SlurmctldHost=head\n").unwrap();
+        let shown = |config: Config, units: &[&str]| {
+            let config = with_running_role(config, &running(units), root.path());
+            (config.role, config.slurm.controller.map(|host| host.to_string()))
+        };
+        let head = || Some("head".to_owned());
+        for (units, role, controller) in [
+            (&["slurmctld", "slurmd"][..], Role::All, None),
+            (&["munged", "slurmctld"], Role::Controller, head()),
+            (&["munged", "slurmd"], Role::Compute, head()),
+            (&["munged"], Role::Login, head()),
+        ] {
+            assert_eq!(shown(Config::default(), units), (role, controller), "{units:?}");
+        }
+        let toml = "role = 'login'\n[slurm]\ncontroller = 'other'\n";
+        let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+        assert_eq!(shown(config, &["munged", "slurmd"]), (Role::Login, Some("other".to_owned())));
+    }
+
+    #[test]
+    fn status_that_cannot_be_read_is_not_a_missing_cluster() {
+        let why = |kind: std::io::ErrorKind| no_status(Path::new("/run/slurminit/status.json"), &kind.into());
+        assert_eq!(
+            why(std::io::ErrorKind::PermissionDenied),
+            "cannot read /run/slurminit/status.json: permission denied"
+        );
+        assert!(why(std::io::ErrorKind::NotFound).starts_with("no cluster in this container"));
+    }
+
+    #[test]
+    fn hanging_file_system_leaves_stale_files_unknown() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("etc/slurm")).unwrap();
+        // The open of a pipe that no process writes to never returns.
+        nix::unistd::mkfifo(&root.path().join("etc/slurm/epilog"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        let scope = Scope {
+            root: root.path().to_owned(),
+            deadline: std::time::Duration::from_millis(50),
+            config: None,
+            credential: None,
+            image: String::new(),
+            no_trial: true,
+        };
+        let inventory = Inventory { hostname: "box".to_owned(), ..Inventory::default() };
+        let preview = preview_start_within_deadline(&scope, &Config::default(), &inventory);
+        let why = preview.stale_files.unwrap_err();
+        assert!(why.contains("file system may be hanging"), "{why}");
+    }
+
+    #[test]
+    fn counts_connections_to_sshd_by_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let _clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());
+        let mut config = Config::default();
+        config.login.port = std::num::NonZeroU16::new(address.port());
+        assert_eq!(ssh_clients(&config), BTreeMap::from([(IpAddr::from(Ipv4Addr::LOCALHOST), 3)]));
+    }
 }

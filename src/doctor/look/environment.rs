@@ -1,4 +1,4 @@
-//! The environment variables.
+//! Reads the environment variables that doctor's entries refer to.
 
 use crate::facts::Environment;
 
@@ -16,7 +16,7 @@ const GPU_SHARE_VARIABLES: [&str; 6] = [
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
 ];
 
-/// This process's environment. In a container, that is the environment the container was created with.
+/// The environment of this process. At a start and in `docker exec`, it contains the variables that the container was created with.
 pub fn environment() -> Environment {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What Docker, Kubernetes and the time service of the host report.
+//! Queries Docker, Kubernetes and the time service of the host.
 
 use serde_json::Value;
 

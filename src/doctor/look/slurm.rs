@@ -1,4 +1,4 @@
-//! What Slurm's and munge's own commands report.
+//! Queries slurmctld and munged through the commands of Slurm and munge.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,27 +22,30 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     // If the controller does not respond, every other command would block until its own deadline.
     if client.ping().is_err() {
         let (controller, why) = match client.rejection() {
-            Some(_) => (Controller::Rejects, "the controller rejects the credentials of this container"),
+            Some(_) => (Controller::Rejects, "authentication between this container and the controller fails"),
             None => (Controller::Silent, "the controller does not respond"),
         };
         return SlurmFacts { controller: Ok(controller), ..SlurmFacts::not_queried(why) };
     }
-    let jobs = |state: &str| {
-        let query = Jobs { states: &[state], ..Jobs::default() };
+    let jobs = |state: &str, node| {
+        let query = Jobs { states: &[state], node, ..Jobs::default() };
         client.jobs(&query).map_err(String::from)
     };
+    let own = self::node(&client, node);
+    // squeue rejects a node that slurmctld does not list.
+    let listed = own.is_ok().then_some(node);
     // A job with a share of a GPU counts as a job with a GPU.
     let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
     SlurmFacts {
         controller: Ok(Controller::Responds),
-        node: self::node(&client, node),
-        gpu_jobs: jobs("RUNNING").map(|jobs| jobs.into_iter().filter(has_gpu).collect()),
-        waiting_jobs: waiting_jobs(&client, jobs(PENDING)),
+        node: own,
+        gpu_jobs: jobs("RUNNING", listed).map(|jobs| jobs.into_iter().filter(has_gpu).collect()),
+        waiting_jobs: waiting_jobs(&client, jobs(PENDING, None)),
         lost_jobs: lost_jobs(&client).map_err(String::from),
     }
 }
 
-/// The pending jobs; the first ones with the reasons why they wait.
+/// The pending jobs. The first [`MAX_EXPLAINED`] have the reason why they wait.
 fn waiting_jobs(client: &Client, jobs: Observed<Vec<QueuedJob>>) -> Observed<Vec<QueuedJob>> {
     let mut jobs = jobs?;
     if jobs.is_empty() {
@@ -58,7 +61,7 @@ fn waiting_jobs(client: &Client, jobs: Observed<Vec<QueuedJob>>) -> Observed<Vec
     Ok(jobs)
 }
 
-/// The jobs with slurminit's note that their slurmstepd died. slurmctld forgets a job MinJobAge after it ends.
+/// The jobs with slurminit's note that their slurmstepd died. slurmctld removes the record of a job MinJobAge seconds after its end.
 fn lost_jobs(client: &Client<'_>) -> Result<Vec<(String, String)>, QueryError> {
     let note = format!("{OUR_REASON}{SLURMSTEPD_DIED}");
     let rows = client.job_columns(
@@ -75,7 +78,7 @@ fn node(client: &Client, name: &str) -> Observed<NodeFacts> {
     Ok(NodeFacts { name: name.to_owned(), report, gres, refused_line: None })
 }
 
-/// File, line number and text of the node in this slurm.conf.
+/// File, line number and text of the node's line in this slurm.conf.
 pub(super) fn node_line(file: &Path, root: &Path, name: &str) -> Option<String> {
     let text = trusted_path::read(&sys::under(root, file)).ok()?;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -87,14 +90,14 @@ pub(super) fn node_line(file: &Path, root: &Path, name: &str) -> Option<String> 
     Some(format!("{}:{}: {}", file.display(), number + 1, printable::short(line.trim(), MAX_LINE)))
 }
 
-/// How much of a line of slurm.conf is quoted, in characters.
+/// The maximum length of a quoted line of slurm.conf, in characters.
 const MAX_LINE: usize = 200;
 
-/// The hosts whose credentials slurmctld or slurmd of this container has rejected in the last minutes.
+/// The hosts whose credentials slurmctld or slurmd of this container has rejected in the last 5 minutes.
 pub(super) fn recently_rejected_peers(ask: Ask<'_>) -> Observed<BTreeSet<String>> {
     let since = output(ask, "date", &["--utc", "--date=5 minutes ago", "+%FT%T"])?;
     let logs = ["slurmctld", "slurmd"].map(|daemon| output(ask, "slurminit", &["logs", daemon, "--lines", "500"]));
-    // Most containers run only one of the two daemons.
+    // A container may run only one of the two daemons.
     match logs {
         [Err(why), Err(_)] => Err(why),
         logs => Ok(logs.iter().flatten().flat_map(|lines| rejected_peers(lines, since.trim())).collect()),
@@ -125,11 +128,14 @@ pub fn local_credential(ask: Ask<'_>) -> Observed<Credential> {
 
 /// Decodes a credential from another machine, stored in `file`.
 pub fn decode_credential(ask: Ask<'_>, file: &std::path::Path) -> Observed<Credential> {
-    let file = file.to_str().filter(|name| !name.contains('\'')).ok_or("the file name is not valid for unmunge")?;
+    let file = file
+        .to_str()
+        .filter(|name| !name.contains('\''))
+        .ok_or("the path of the credential contains an apostrophe or is not UTF-8; pass the credential on standard input: --credential -")?;
     parse_credential(&output_despite_failure(ask, &format!("unmunge --input='{file}'")))
 }
 
-/// The standard output of a pipeline, even if it fails: unmunge prints the decoded part of a rejected credential, too.
+/// The standard output and standard error of a pipeline, even if it fails: unmunge prints the decoded part of a rejected credential, too.
 fn output_despite_failure(ask: Ask<'_>, line: &str) -> String {
     let line = format!("({line}) 2>&1; true");
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)

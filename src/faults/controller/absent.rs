@@ -1,4 +1,4 @@
-//! Awaited GPUs: the driver had not initialized them when the configuration was made, so jobs cannot get them yet.
+//! Awaited GPUs: the driver had not initialized them when the configuration was written, so they are not available to jobs yet.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{Clock, Gpu, HealthController, Identity, Key};
 const AWAIT_RETRY: u64 = 60_000;
 
 impl HealthController {
-    /// Sets the GPUs that the last start or reload did not wait for.
+    /// Sets the awaited GPUs, as of the last start or reload.
     pub fn set_awaited(&mut self, awaited: Vec<Identity>) {
         self.awaited = awaited;
     }
@@ -56,7 +56,7 @@ impl HealthController {
         awaited.chain(self.applied.iter().cloned()).collect()
     }
 
-    /// Whether the GPU has not responded since the configuration was made without the GPU.
+    /// Whether the GPU is awaited, and has not responded at [`Gpu::counts_from`] or later.
     pub(super) fn is_missing(&self, gpu: &Gpu) -> bool {
         self.is_awaited(gpu) && !gpu.has_answered
     }
@@ -65,7 +65,7 @@ impl HealthController {
         self.awaited.iter().any(|awaited| awaited.is_same_gpu(&gpu.identity))
     }
 
-    /// Delays the retry for GPUs that the last reload did not include either.
+    /// Delays the next retry for the GPUs that are still awaited after a reload.
     pub(super) fn postpone_awaited(&mut self, now: Clock) {
         let awaited: Vec<Key> =
             self.gpus.iter().filter(|(_, gpu)| self.is_awaited(gpu)).map(|(key, _)| key.clone()).collect();

@@ -1,4 +1,4 @@
-//! One GPU: its last samples and its faults.
+//! One GPU: its last sample and its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use crate::sample::{GpuSample, Identity};
 use model::inventory::{Condition, Readings, Slowdown};
 use model::queued_job::OwnedJob;
 
-/// The number of consecutive samples without a fault after which the fault is cleared.
+/// The minimum number of consecutive samples without a fault before the fault is cleared.
 const GOOD_SAMPLES: u32 = 2;
 /// Memory in MiB that the driver and a display may use without a job.
 const IDLE_MEMORY_MIB: u64 = 1024;
-/// The number of consecutive queries without a job on a GPU in use after which its memory counts as a leftover: a job
-/// may be starting or ending.
+/// How many consecutive queries must find no job on a GPU in use before its memory counts as a leftover. During a single
+/// query, a job may be starting or ending.
 const UNOWNED_QUERIES: u32 = 2;
 /// How long after an XID a recovery action of "none" is ignored, in ms: the driver may update the action late.
 const XID_CLEAR_DELAY: u64 = 60_000;
-/// The time without an error after which a GPU is offered again if its driver has no recovery action (before 570), in
-/// ms: doubles with each XID of the same number up to the maximum.
+/// The time without an error after which a GPU is offered again if its driver reports no recovery actions (releases before 570), in
+/// ms: doubles with each further XID of the same number up to the maximum.
 const XID_CLEAR_DELAY_INITIAL: u64 = 600_000;
 const XID_CLEAR_DELAY_MAX: u64 = 6 * 3_600_000;
-/// The timeout of a reset, in ms: all GPUs connected by XGMI are reset together.
+/// The timeout of a reset, in ms. A reset takes long, because all GPUs connected by XGMI are reset together.
 const RESET_TIMEOUT: u64 = 30_000;
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Gpu {
     readings: Readings,
     open: BTreeMap<FaultKind, FaultState>,
     counts: BTreeMap<FaultKind, Count>,
-    /// Slurm's indices of the GPU.
+    /// Slurm's indices of the GPU or its MIG instances; empty if the GPU is unavailable to jobs.
     pub(super) offered: Vec<usize>,
     pub(super) jobs: Vec<OwnedJob>,
     since: u64,
@@ -43,20 +43,20 @@ pub(super) struct Gpu {
     /// Whether the GPU has responded at `counts_from` or later.
     pub(super) has_answered: bool,
     pub(super) counts_from: u64,
-    /// The counts in the first sample since the start or the last repair.
+    /// The counts that are no fault, from the first sample since the start or from the last repair.
     baseline: Option<Baseline>,
-    /// Whether the GPU was reset or repaired since the start of the container.
+    /// Whether the GPU has been reset or repaired.
     is_repaired: bool,
 }
 
 /// Counts above which there is a fault.
 #[derive(Clone, Copy, Debug)]
 struct Baseline {
-    /// The NVLinks that were down: they are assumed not to be wired.
+    /// The number of NVLinks that were down: these are assumed not to be wired.
     links_down: Option<u32>,
-    /// The uncorrectable errors that NVIDIA's driver has counted over the GPU's lifetime.
+    /// The uncorrectable errors that NVIDIA's driver had counted over the GPU's lifetime.
     errors: Option<u64>,
-    /// The uncorrectable errors that AMD's driver has counted since it was loaded.
+    /// The uncorrectable errors that AMD's driver had counted when the GPU was repaired; 0 if it was not repaired.
     ras_errors: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ struct Baseline {
 struct FaultState {
     policy: Policy,
     since: u64,
-    /// The time of the last sample, in ms.
+    /// When the fault was last seen in a sample or an event, in ms.
     last_seen_ms: u64,
     /// The number of consecutive samples without the fault.
     good_samples: u32,
@@ -89,6 +89,7 @@ impl Gpu {
             open: open.collect(),
             counts: report.counts.clone(),
             since: report.since,
+            is_repaired: report.is_repaired,
             ..Self::default()
         }
     }
@@ -101,7 +102,7 @@ impl Gpu {
         policy: impl Fn(FaultKind) -> Policy,
     ) -> (Vec<FaultKind>, Vec<FaultKind>) {
         let kinds = match sample.trouble {
-            // If values are missing, the other faults stay unchanged.
+            // If values are missing, the other faults remain.
             Some(trouble) => BTreeSet::from([trouble]),
             None => self.sampled_faults(&sample),
         };
@@ -120,7 +121,8 @@ impl Gpu {
         if has_values {
             let missing = self.open.keys().copied().filter(|kind| !kinds.contains(kind)).collect::<Vec<_>>();
             cleared.extend(missing.into_iter().filter(|kind| self.try_clear(now, *kind)));
-            // A GPU that responds again was reset, but the driver's error counters survive a reset.
+            // A lost GPU that responds again, or a GPU that no longer needs a recovery action, is assumed to have been reset. The driver's error
+            // counters survive a reset.
             let was_lost = cleared.contains(&FaultKind::Lost);
             if was_lost || cleared.iter().any(|kind| matches!(kind, FaultKind::RecoveryAction(_))) {
                 self.accept_errors();
@@ -137,20 +139,21 @@ impl Gpu {
         (new, cleared)
     }
 
-    /// Clears all faults after a fix by the administrator: only later samples can report a fault.
+    /// Clears all faults after a fix by the administrator: only later samples and events can report a fault.
     pub(super) fn forget_faults(&mut self) {
         self.open.clear();
         (self.has_answered, self.baseline, self.is_repaired) = (false, None, true);
     }
 
-    /// After a reset, the errors up to the last sample are no longer a fault.
+    /// After a reset: no longer counts the errors up to the last sample as a fault.
     const fn accept_errors(&mut self) {
+        self.is_repaired = true;
         if let Some(baseline) = &mut self.baseline {
             (baseline.errors, baseline.ras_errors) = (self.readings.ecc_uncorrected, self.readings.ras_uncorrected);
         }
     }
 
-    /// Adds a fault that the driver reported as an event.
+    /// Counts an error that the driver reported as an event. If its policy is to drain, it also becomes a fault of the GPU.
     pub(super) fn add_event(&mut self, now: Clock, kind: FaultKind, policy: Policy) {
         self.count(now, kind);
         if policy == Policy::Drain {
@@ -160,7 +163,7 @@ impl Gpu {
         }
     }
 
-    /// Records that the driver started a reset. Returns false for a repeated attempt.
+    /// Records that the driver started a reset. Returns false if a reset is already recorded.
     pub(super) fn begin_reset(&mut self, now: Clock, policy: Policy) -> bool {
         self.may_have_missed_reset_end = false;
         self.open_fault(now, FaultKind::Reset, policy)
@@ -172,7 +175,7 @@ impl Gpu {
         self.open.retain(|kind, _| !is_reset(*kind));
         let has_ended = self.open.len() < before;
         if has_ended {
-            // The next sample still contains the errors that led to the reset.
+            // The next sample still contains the errors that caused the reset.
             (self.baseline, self.is_repaired) = (None, true);
             self.open.remove(&FaultKind::EccUncorrected);
         }
@@ -199,7 +202,7 @@ impl Gpu {
         (count.count, count.last) = (count.count.saturating_add(1), now.unix);
     }
 
-    /// Adds a fault of a sample; returns whether it is new.
+    /// Adds a fault, or records its recurrence; returns whether the fault is new.
     fn open_fault(&mut self, now: Clock, kind: FaultKind, policy: Policy) -> bool {
         if let Some(open) = self.open.get_mut(&kind) {
             (open.last_seen_ms, open.good_samples) = (now.ms, 0);
@@ -213,20 +216,20 @@ impl Gpu {
     /// Counts a sample without the fault; returns whether the fault is cleared.
     fn try_clear(&mut self, now: Clock, kind: FaultKind) -> bool {
         let delay = self.xid_clear_delay(kind);
-        // AMD's power management processor does not respond during a reset or after a failed one.
+        // AMD's power management processor does not respond during a reset or after a failed reset.
         let is_responding = self.condition.temperature.is_some() || self.condition.utilization.is_some();
         let Some(open) = self.open.get_mut(&kind) else { return false };
         open.good_samples += 1;
         let can_end = match kind {
             FaultKind::Xid(_) => delay.is_some_and(|delay| now.ms.saturating_sub(open.last_seen_ms) >= delay),
-            // The driver itself reports when this fault ends.
+            // The driver reports the end of a reset. This fault is cleared here only if that report may have been missed.
             FaultKind::Reset | FaultKind::ResetUnfinished => self.may_have_missed_reset_end && is_responding,
             _ => true,
         };
         open.good_samples >= GOOD_SAMPLES && can_end
     }
 
-    /// How long an XID's fault lasts without a new one, in ms; `None` while the driver requires a fix.
+    /// How long the fault of an XID lasts if the XID does not recur, in ms; `None` while the driver requires a fix.
     fn xid_clear_delay(&self, kind: FaultKind) -> Option<u64> {
         match self.readings.recovery_action {
             Some(0) => Some(XID_CLEAR_DELAY),
@@ -239,13 +242,14 @@ impl Gpu {
         }
     }
 
-    /// When a GPU with an XID is offered again, if the driver does not report recovery actions.
+    /// The message about when a GPU with an XID is offered again; `None` for any other fault, before the first sample, and if the driver reports
+    /// recovery actions or a pending row remapping.
     pub(super) fn return_notice(&self, kind: FaultKind) -> Option<String> {
         let is_unreported =
             matches!(kind, FaultKind::Xid(_)) && self.baseline.is_some() && self.readings.recovery_action.is_none();
         let delay = self.xid_clear_delay(kind).filter(|_| is_unreported)?;
         Some(format!(
-            "this driver does not report whether a GPU has recovered: it is available again after {} min without an error",
+            "this driver does not report whether a GPU has recovered: the GPU is available again after {} min without an error",
             delay / 60_000
         ))
     }
@@ -276,14 +280,15 @@ impl Gpu {
         add(FaultKind::RowRemapFailed, readings.remapped_rows.is_some_and(|rows| rows.has_failed));
         add(FaultKind::Heat, slowed(Slowdown::Heat));
         add(FaultKind::PowerBrake, slowed(Slowdown::PowerBrake));
-        // Links that were down in the first sample are assumed not to be wired. A decreasing counter was reset.
+        // Links that were down in the first sample are assumed not to be wired. A counter that has decreased was reset, which is no fault.
         add(FaultKind::NvlinkDown, has_increased(readings.nvlinks_down, baseline.links_down));
         let has_errors = has_increased(errors, baseline.errors) || has_increased(ras_errors, baseline.ras_errors);
         add(FaultKind::EccUncorrected, has_errors);
         kinds
     }
 
-    /// The fix of a fault. If that is a reset, the driver's recovery action is used instead: it may require a reboot.
+    /// The fix for a fault. If the fix is a reset and the driver reports a recovery action, that action's fix replaces it: the driver may
+    /// require a reboot.
     pub(super) fn fix(&self, kind: FaultKind) -> String {
         let own = kind.describe().1;
         let action = self.readings.recovery_action.filter(|action| *action != 0 && own == Fix::Reset);
@@ -309,11 +314,11 @@ impl Gpu {
         self.condition.memory_mib.is_some_and(|(used, _)| used > IDLE_MEMORY_MIB)
     }
 
-    /// The use of the GPU: `20480 MiB, processes 4711, 4712`.
+    /// The use of the GPU: `20480 MiB, PID 4711, 4712`.
     pub(super) fn usage(&self) -> String {
         let used = self.condition.memory_mib.map(|(used, _)| format!("{used} MiB")).unwrap_or_default();
         let pids = self.condition.processes.iter().flatten().map(|process| process.pid.to_string()).collect::<Vec<_>>();
-        if pids.is_empty() { used } else { format!("{used}, processes {}", pids.join(", ")) }
+        if pids.is_empty() { used } else { format!("{used}, PID {}", pids.join(", ")) }
     }
 
     pub(super) fn set_jobs(&mut self, now: Clock, jobs: Vec<OwnedJob>) {
@@ -340,6 +345,7 @@ impl Gpu {
             last_hour: Vec::new(),
             faults: self.open.iter().filter(|(_, open)| open.policy != Policy::Ignore).map(fault).collect(),
             counts: self.counts.clone(),
+            is_repaired: self.is_repaired && !self.is_open(FaultKind::EccUncorrected),
             is_out,
             release: None,
         }

@@ -20,7 +20,7 @@ pub(super) struct Pending {
     detail: Option<String>,
     /// When the fault is reported at the latest, in ms.
     due: u64,
-    /// Whether it is the second report within [`REPEAT_INTERVAL`], which is made only if the fault lasts.
+    /// Whether the fault was reported less than [`REPEAT_INTERVAL`] ago, so that it is reported again only if it lasts.
     is_repeat: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct WithoutJobs {
 }
 
 impl HealthController {
-    /// Queues a fault for reporting. A fault that was reported recently is reported again later, if it lasts.
+    /// Queues a fault for reporting, if its policy is at least `Warn`. A fault that was reported recently is reported again later, if it lasts.
     pub(super) fn queue_report(
         &mut self,
         now: Clock,
@@ -75,7 +75,7 @@ impl HealthController {
         self.log(now, new, true);
     }
 
-    /// Logs the faults whose deadline has passed before the jobs were known.
+    /// Logs the faults whose deadline has passed: those whose jobs are still unknown, and repeated faults that last.
     pub(super) fn log_due(&mut self, now: Clock) {
         let (due, later): (Vec<_>, _) =
             std::mem::take(&mut self.pending).into_iter().partition(|pending| now.ms >= pending.due);
@@ -100,7 +100,7 @@ impl HealthController {
                     "; draining the node until its GPU jobs have ended, then resuming it without this GPU"
                 }
                 (Policy::Drain, Recount::WithoutJobs, _) => {
-                    "; draining the node until all of its jobs have ended, then resuming it without this GPU"
+                    "; draining the node until all jobs on it have ended, then resuming it without this GPU"
                 }
                 (Policy::Drain, Recount::Never, _) => "; draining the node",
                 _ => "",
@@ -158,7 +158,7 @@ impl HealthController {
         }
     }
 
-    /// Logs the end of a fault, if its last occurrence was logged.
+    /// Logs the end of a fault, unless a repeated report of it is still queued; that report is then dropped.
     pub(super) fn log_cleared(&mut self, key: &Key, kind: FaultKind) {
         let before = self.pending.len();
         self.pending.retain(|pending| !(pending.is_repeat && pending.kind == kind && pending.key == *key));
@@ -186,8 +186,8 @@ impl HealthController {
     }
 }
 
-/// Formats the jobs as the end of a message: `; job 17 of alice was using it`; empty without jobs.
+/// Formats the jobs as the end of a message: `; used by job 17 of alice`; empty without jobs.
 fn job_suffix(jobs: &[OwnedJob]) -> String {
     let each = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect::<Vec<_>>();
-    if each.is_empty() { String::new() } else { format!("; {} was using it", each.join(", ")) }
+    if each.is_empty() { String::new() } else { format!("; used by {}", each.join(", ")) }
 }

@@ -18,18 +18,18 @@ const RETRY: u64 = 10_000;
 const RETRY_MAX: u64 = 600_000;
 /// The time after which slurmctld has certainly saved a change, in ms: it saves within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
 const SAVE_TIME: u64 = 10_000;
-/// The longest time, in ms, that a recovered GPU waits for all GPU jobs on the node to end. After that, the node is drained.
+/// The longest time, in ms, that a recovered GPU waits until the node's GPU count can change. After that, the node is drained.
 const RETURN_TIMEOUT: u64 = 3_600_000;
 
 /// The stage of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The node is not drained because of GPUs.
+    /// No GPU keeps the node drained.
     Open {
-        /// The wait of a recovered GPU, which is offered to jobs again once no job has a GPU; `None` if no GPU waits.
+        /// The wait of a recovered GPU, which is offered to jobs again once the node's GPU count can change; `None` if no GPU waits.
         back: Option<ReturnWait>,
     },
-    /// The node is drained and waits for the jobs that prevent a change of its GPU count.
+    /// The node is drained until the jobs that prevent a change of its GPU count have ended; with [`Recount::Never`], until the fault is cleared.
     Draining {
         /// The start of the drain, in ms.
         since: u64,
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-/// The wait of a recovered GPU until no job has a GPU.
+/// The wait of a recovered GPU until the node's GPU count can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReturnWait {
     /// The start of the wait, in ms.
@@ -87,7 +87,7 @@ pub(super) struct ReturnWait {
 pub enum DrainOutcome {
     /// The agent drained the node.
     Ours,
-    /// The node was already drained for this other reason.
+    /// The node was already drained, down or failed, for this other reason.
     Others(String),
     /// The drain failed.
     Failed(String),
@@ -119,7 +119,7 @@ impl SlurmNodeState {
 }
 
 impl HealthController {
-    /// The GPUs to exclude: the faulty ones that are or were available to jobs.
+    /// The GPUs to exclude: the faulty and released ones that are or were available to jobs, and the awaited ones that have not responded.
     fn gpus_to_leave_out(&self) -> BTreeSet<Key> {
         let unusable = self.gpus.iter().filter(|(key, gpu)| gpu.is_faulty() || self.is_released(key));
         let out = self.left_out();
@@ -144,7 +144,7 @@ impl HealthController {
             Stage::Open { back } if target != out => {
                 let back = back.unwrap_or(ReturnWait { since: now.ms, next: now.ms + SETTLE_TIME });
                 self.stage = Stage::Open { back: Some(back) };
-                if now.ms.saturating_sub(back.since) >= RETURN_TIMEOUT {
+                if self.recount != Recount::Never && now.ms.saturating_sub(back.since) >= RETURN_TIMEOUT {
                     self.drain(now, self.reason_of_return(&target));
                 } else if now.ms >= back.next {
                     self.query_jobs();
@@ -157,7 +157,7 @@ impl HealthController {
         }
     }
 
-    /// The query interval while the node is drained.
+    /// The query interval while the node is drained, in ms.
     const fn query_interval(&self) -> u64 {
         match self.recount {
             Recount::WithoutGpuJobs | Recount::WithoutJobs => QUERY_INTERVAL,
@@ -189,7 +189,7 @@ impl HealthController {
         self.resume_check_due.filter(|_| matches!(self.stage, Stage::Open { .. }))
     }
 
-    /// Resumes the node again if slurmctld lost the resume: it was killed before saving it, or was
+    /// Resumes the node again if slurmctld lost the resume, because it was killed before saving it, or was
     /// unreachable.
     fn check_resumed(&mut self, now: Clock, queried_at: Clock, node: Option<&SlurmNodeState>) {
         if self.next_resume_check().is_none_or(|due| queried_at.ms < due) {
@@ -214,7 +214,7 @@ impl HealthController {
         *next = now.ms + SETTLE_TIME;
         match outcome {
             DrainOutcome::Ours => *is_ours = Some(true),
-            // The agent's drain was replaced by an administrator's.
+            // The drain is not the agent's, so the agent must not resume the node.
             DrainOutcome::Others(_) => *is_ours = Some(false),
             DrainOutcome::Failed(why) => {
                 *next = now.ms + pause;
@@ -258,10 +258,10 @@ impl HealthController {
         *next = now.ms + pause;
         let Some(node) = node else { return };
         if !node.is_closed && target.is_subset(&out) {
-            // A recovered GPU does not drain a node that an administrator resumed.
+            // The node is not drained, and no further GPU has to be excluded. A recovered GPU alone is no reason to drain the node again.
             self.stage = Stage::OPEN;
         } else if !node.is_closed && !self.has_pending_drain {
-            // The node was resumed externally, such as by a daemon's restart, or the drain failed.
+            // The node was resumed externally, for example by the restart of a daemon, or the drain failed.
             *is_ours = None;
             self.push_drain(reason);
         } else if queried_at.ms >= *since && node.allows_recount(recount) && is_ours.is_some() {
@@ -284,13 +284,23 @@ impl HealthController {
                 let gpus = self.offered.len();
                 let names = self.names(&self.left_out());
                 self.info(match is_ours {
-                    _ if names.is_empty() => {
-                        message!("gpus-complete", "all {gpus} GPUs available to jobs again", gpus)
+                    true if names.is_empty() => {
+                        message!("gpus-complete", "all GPUs available to jobs again ({gpus} in total)", gpus)
                     }
-                    true => message!("gpus-excluded", "node resumed with {gpus} GPUs: {names} excluded", gpus, names),
+                    false if names.is_empty() => message!(
+                        "gpus-complete",
+                        "all GPUs offered to jobs again ({gpus} in total); the node still accepts no jobs, for another reason",
+                        gpus
+                    ),
+                    true => message!(
+                        "gpus-excluded",
+                        "resuming the node without {names}; GPUs available to jobs: {gpus}",
+                        gpus,
+                        names
+                    ),
                     false => message!(
                         "gpus-excluded",
-                        "{names} excluded; the node has {gpus} GPUs, and an administrator's drain stays",
+                        "{names} excluded; GPUs offered to jobs: {gpus}; the node still accepts no jobs, for another reason",
                         gpus,
                         names
                     ),
@@ -304,7 +314,7 @@ impl HealthController {
                 self.stage = Stage::Draining { since: now.ms, is_ours: Some(is_ours), next, retry };
                 self.warn(message!(
                     "gpu-count-not-changed",
-                    "could not change the node's GPU count: {why}; the node stays drained; retrying",
+                    "could not change the node's GPU count: {why}; the node remains drained; retrying",
                     why
                 ));
             }
@@ -371,7 +381,7 @@ impl HealthController {
             Stage::Open { back: Some(_) } => {
                 let back = out.difference(&target).cloned().collect();
                 let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
-                let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
+                let jobs = jobs.map(|jobs| format!(" (jobs: {jobs})")).unwrap_or_default();
                 Some(format!("{} recovered; will be offered {}{jobs}", self.names(&back), self.recount_time()))
             }
             Stage::Open { back: None } if out.is_empty() => None,
@@ -379,14 +389,14 @@ impl HealthController {
             // No GPU has to be excluded or offered again: the next step resumes the node.
             Stage::Draining { .. } if target == out => Some("resuming".to_owned()),
             Stage::Draining { .. } if self.recount == Recount::Never => {
-                Some(format!("drained {}; restart this container to use the other GPUs", purpose()))
+                Some(format!("drained {}; restart this container to use the working GPUs", purpose()))
             }
             Stage::Draining { .. } if self.recount == Recount::WithoutJobs => {
-                Some(format!("drained {}, until all of its jobs have ended", purpose()))
+                Some(format!("drained {}, until all jobs on the node have ended", purpose()))
             }
             Stage::Draining { .. } => Some(match holders().as_str() {
                 "" => format!("drained {}", purpose()),
-                jobs => format!("drained {}, until its GPU jobs have ended: {jobs}", purpose()),
+                jobs => format!("drained {}, until all GPU jobs on the node have ended: {jobs}", purpose()),
             }),
             Stage::Reloading { .. } => Some("updating its GPU count".to_owned()),
         }

@@ -1,7 +1,8 @@
 //! GPUs that an administrator releases for work on the host, and returns.
 //!
-//! NVIDIA's tools refuse to reset a GPU, or to change its MIG mode, while any process has it open. So an excluded GPU is not kept open: it is opened
-//! only for an occasional check, and not at all while it is released. The tools of the other vendors accept open GPUs, so their GPUs stay open.
+//! NVIDIA's tools refuse to reset a GPU, or to change its MIG mode, while any process has it open. So an excluded NVIDIA GPU is not kept open: it is
+//! opened only for an occasional check, and not at all while it is released. The tools of the other vendors accept open GPUs, so their GPUs stay
+//! open.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use super::{Gpu, HealthController, Identity, Key, Vendor};
 use crate::report::Release;
 
 impl HealthController {
-    /// Sets the released GPUs. A returned GPU must respond before jobs get it; its earlier faults are cleared.
+    /// Sets the released GPUs. A returned GPU must respond before it is offered to jobs; its earlier faults are cleared.
     pub fn set_released(&mut self, released: &[Identity]) {
         let released: BTreeSet<Key> = released.iter().map(|gpu| self.key_of(gpu)).collect();
         for key in self.released.difference(&released) {
@@ -41,12 +42,12 @@ impl HealthController {
         self.returning.contains(key)
     }
 
-    /// Sets the GPUs that no process has open.
+    /// Sets the GPUs that no process of slurminit has open.
     pub fn set_closed(&mut self, closed: BTreeSet<Key>) {
         self.closed = closed;
     }
 
-    /// Whether the GPU is released or not yet checked after its return, so that jobs must not get it.
+    /// Whether the GPU is released or not yet checked after its return, so that it must not be offered to jobs.
     pub(super) fn is_released(&self, key: &Key) -> bool {
         self.released.contains(key) || self.returning.contains(key)
     }

@@ -1,6 +1,6 @@
 //! GPU resets that the driver initiates and reports (AMD).
 //!
-//! A reset kills the processes on the GPU. Afterwards the GPU is usable again, unless the reset never ends.
+//! A reset kills the processes on the GPU. Afterwards the GPU is usable again, unless the reset does not end.
 
 use super::{Clock, FaultKind, GpuSample, HealthController, Key};
 use crate::sample::Phase;

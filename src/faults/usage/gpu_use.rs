@@ -6,24 +6,24 @@ use super::{Part, Sample};
 
 /// Below this utilization, in percent, a GPU counts as idle.
 const IDLE_PERCENT: u32 = 5;
-/// The maximum plausible power draw, in mW: a counter that rises faster was replaced.
+/// The maximum plausible power draw, in mW. A faster rise of the energy counter is ignored.
 const MAX_POWER_MW: u64 = 100_000_000;
 
-/// What a job did with a GPU, or with a part of one. Times are in ms.
+/// How a job used a GPU, or a part of a GPU. Times are in ms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuUse {
     /// The GPU or MIG instance.
     #[serde(flatten)]
     pub part: Part,
-    /// Whether the job has a part of the GPU (shards, MPS). Then other jobs may have used the GPU, too, and the values include their use.
+    /// Whether the job has only a part of the GPU (shards, MPS). Then other jobs may have used the GPU, too, and the values include their use.
     pub is_shared: bool,
-    /// The size of the job's part, in ppm; `None` for a whole GPU.
+    /// The size of the job's part, in ppm of the GPU; `None` for a whole GPU or MIG instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_ppm: Option<u32>,
-    /// The time with samples.
+    /// The time that the samples cover.
     pub measured_ms: u64,
-    /// The time with samples of the utilization.
+    /// The time that samples with a utilization cover.
     pub percent_ms: u64,
     /// The integral of the utilization: percent times ms.
     pub busy: u64,
@@ -31,19 +31,19 @@ pub struct GpuUse {
     pub peak_percent: u32,
     /// The time with a utilization below 5 %.
     pub idle_ms: u64,
-    /// The time with samples of the memory.
+    /// The time that samples with a memory value cover.
     pub memory_ms: u64,
     /// The integral of the memory in use: MiB times ms.
     pub memory: u64,
     /// The highest memory in use, in MiB.
     pub peak_memory_mib: u64,
-    /// The energy in mJ; `None` if the driver measures neither energy nor power, as for a MIG instance.
+    /// The energy in mJ; `None` without samples, or if the driver measures neither energy nor power, as for a MIG instance.
     pub energy_mj: Option<u64>,
-    /// The time in which heat, or the machine's power supply, limited the clocks.
+    /// The time during which heat, or the machine's power supply, limited the clocks.
     pub throttled_ms: u64,
     /// The number of errors that the driver reported.
     pub errors: u64,
-    /// The last sample that is part of the sums.
+    /// The last sample that was added, or skipped because the job was suspended; `None` before the first sample and after the end of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Sample>,
 }
@@ -66,7 +66,8 @@ impl GpuUse {
         self.memory.checked_div(self.memory_ms)
     }
 
-    /// Adds the samples from `start` to `until` that are not included yet. A gap between samples counts for at most `longest`.
+    /// Adds the samples from `start` to `until` that are not included yet. A gap between samples counts for at most `longest`. Samples of a
+    /// suspended job are skipped.
     pub(super) fn add<'a>(
         &mut self,
         samples: impl Iterator<Item = &'a Sample>,
@@ -87,7 +88,7 @@ impl GpuUse {
         }
     }
 
-    /// Extends the last sample to the end of the job.
+    /// Extends the last sample to the end of the job, by at most `longest`.
     pub(super) fn extend(&mut self, start: u64, end: u64, longest: u64) {
         let Some(last) = self.last.take() else { return };
         let rest = end.saturating_sub(last.at.max(start)).min(longest);
@@ -115,7 +116,8 @@ impl GpuUse {
         }
     }
 
-    /// The energy since the last sample: the increase of the counter if the driver has one, otherwise the power times the time.
+    /// The energy since the last sample, in mJ: the increase of the driver's counter if it is known and plausible, otherwise the power times
+    /// the time.
     fn energy(&self, sample: &Sample, ms: u64) -> Option<u64> {
         let former = self.last.and_then(|last| last.energy_mj);
         let counted = former.zip(sample.energy_mj).and_then(|(former, now)| now.checked_sub(former));

@@ -1,11 +1,12 @@
 //! Jobs that hold GPUs and do not use them.
 //!
-//! A job is judged by the measurements over a whole window. Without samples the window does not grow, so an unresponsive driver or controller, or a
-//! suspension of the job, never leads to a cancellation. No input can be written by a job. A part of a GPU is idle only if the whole GPU is.
+//! A job is judged by the measurements over a whole window. Without samples the window does not grow, so an unresponsive driver or
+//! controller, or a suspension of the job, never leads to a cancellation. A job cannot falsify the measurements. A part of a GPU (shards,
+//! MPS) is idle only if the whole GPU is.
 //!
-//! A job on several nodes is idle if its GPUs on all of them are. Each node marks the job while its own GPUs are idle, and the job's first node
-//! acts once all marks are fresh. The marks are a word of AdminComment, which users cannot write; a node without a mark, or one whose agent is
-//! down, prevents every action.
+//! A job on several nodes is idle if its GPUs on all of them are. Each node marks the job while the job's GPUs on that node are idle, and the
+//! job's first node acts once all marks are fresh. The marks are a word of AdminComment, which users cannot write. A node without a fresh mark,
+//! for example because its agent is down, prevents every action.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::JobRecord;
 
-/// The word of a job's AdminComment: `slurminit-idle:c1=1790000000,c2=1790000030`, seconds since 1970.
+/// The beginning of the word in a job's AdminComment that contains the marks: `slurminit-idle:c1=1790000000,c2=1790000030`, with times in
+/// seconds since 1970.
 const MARK: &str = "slurminit-idle:";
 /// The number of parts into which a window is divided.
 const PARTS: u64 = 60;
@@ -23,9 +25,9 @@ const PARTS: u64 = 60;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdlePolicy {
-    /// The policy for idle jobs.
+    /// The strongest action on an idle job.
     pub action: IdleAction,
-    /// The length of the window over which use is measured.
+    /// The length of the window over which use is measured; 0 disables the policy.
     #[serde(deserialize_with = "model::value::seconds")]
     pub after: Duration,
     /// The mean utilization, in percent, below which a GPU is idle.
@@ -51,7 +53,7 @@ impl Default for IdlePolicy {
     }
 }
 
-/// The policy for idle jobs.
+/// The actions on an idle job, from none to the strongest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleAction {
@@ -62,7 +64,7 @@ pub enum IdleAction {
     Report,
     /// The job is logged, and its user is warned.
     Warn,
-    /// The user is warned, and the job is cancelled after a second window.
+    /// The job is logged, and its user is warned. If the job is also idle in the next window, it is cancelled.
     Cancel,
 }
 
@@ -75,7 +77,7 @@ pub struct IdleJob {
     pub user: String,
     /// The measured time, in seconds.
     pub seconds: u64,
-    /// The step of the policy that is due now.
+    /// The action that is due now.
     pub action: IdleAction,
 }
 
@@ -91,7 +93,7 @@ impl IdlePolicy {
     }
 }
 
-/// The nodes on which the job's GPUs are idle, and the time of each mark.
+/// The marks in an AdminComment: the name of each node, and the time in seconds since 1970.
 fn marks(comment: &str) -> Vec<(&str, u64)> {
     let word = comment.split_whitespace().find_map(|word| word.strip_prefix(MARK)).unwrap_or_default();
     word.split(',')
@@ -105,7 +107,7 @@ pub fn without_marks(comment: &str) -> String {
     comment.split_whitespace().filter(|word| !word.starts_with(MARK)).collect::<Vec<_>>().join(" ")
 }
 
-/// The comment with the mark of this node at this time, or without one.
+/// The comment with this node's mark set to the time `at`; `None` removes the mark.
 pub fn with_mark(comment: &str, node: &str, at: Option<u64>) -> String {
     let others = marks(comment).into_iter().filter(|(other, _)| *other != node);
     let all: Vec<String> = others.chain(at.map(|at| (node, at))).map(|(node, at)| format!("{node}={at}")).collect();
@@ -117,13 +119,13 @@ pub fn with_mark(comment: &str, node: &str, at: Option<u64>) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Window {
     pub(super) run: (u64, u64),
-    /// The measured time in ms, and the integral of the utilization of the GPU that was used most.
+    /// For each part of the window, the measured time in ms, and the use of the most used GPU in percent times ms.
     parts: VecDeque<(u64, u64)>,
-    /// The sums of each GPU at the last step: time and integral.
+    /// The sums of each GPU at the last call of [`Self::step`]: the measured time in ms, and the use in percent times ms.
     former: Vec<(u64, u64)>,
-    /// Whether the user was warned, or the job reported, since it last used a GPU.
+    /// Whether this node has warned the user, or reported the job, since the last window in which the job used a GPU of this node.
     is_warned: bool,
-    /// Whether the job's GPUs on this node were idle over the whole window.
+    /// Whether the job's GPUs on this node were idle over the last complete window.
     #[serde(default)]
     is_idle: bool,
 }
@@ -133,7 +135,8 @@ impl Window {
         Self { run, ..Self::default() }
     }
 
-    /// The change of this node's mark that a job on several nodes needs at `now`, in seconds since 1970: `Some(None)` removes the mark.
+    /// The change of this node's mark at `now` (seconds since 1970): `None` leaves it, `Some(None)` removes it, and `Some(Some(time))` sets
+    /// it. Only a job on several nodes gets a mark.
     pub(super) fn mark(&self, run: &JobRecord, policy: &IdlePolicy, now: u64) -> Option<Option<u64>> {
         let own = marks(&run.job.comment).into_iter().find(|(node, _)| *node == run.node);
         let is_fresh = own.is_some_and(|(_, at)| now.saturating_sub(at) < policy.after.as_secs() / 4);
@@ -143,7 +146,7 @@ impl Window {
         }
     }
 
-    /// Whether this node decides about the job now.
+    /// Whether this node may act on the job now: the only node of the job, or its first node if the marks of all other nodes are fresh.
     fn decides(&self, run: &JobRecord, policy: &IdlePolicy, now: u64) -> bool {
         let is_fresh = |at: u64| now.saturating_sub(at) <= policy.after.as_secs() / 2;
         let fresh =
@@ -165,7 +168,7 @@ impl Window {
             .iter()
             .enumerate()
             .map(|(index, now)| (now.0.saturating_sub(before(index).0), now.1.saturating_sub(before(index).1)));
-        // A GPU without samples may be in use.
+        // A GPU without samples may be in use, so the measured time is that of the GPU with the fewest samples.
         let ms = rises.clone().map(|(ms, _)| ms).min().unwrap_or_default();
         let busy = rises.map(|(_, busy)| busy).max().unwrap_or_default();
         let length = u64::try_from(policy.after.as_millis()).unwrap_or(u64::MAX);
@@ -197,7 +200,7 @@ impl Window {
             (action, false) => action,
         };
         self.is_warned = true;
-        // The second window begins.
+        // Each action begins a new window.
         self.parts.clear();
         Some(IdleJob { job: run.job.job, user: run.job.user.clone(), seconds: measured / 1000, action })
     }

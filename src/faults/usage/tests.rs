@@ -148,6 +148,7 @@ fn distinguishes_instances_and_shared_gpus() {
     let mut seen = seen(0, 0, None);
     seen.readings = Readings { instances, ..Readings::default() };
     for at in [5_000, 10_000] {
+        usage.add_error("GPU-1");
         usage.add_sample(at, "GPU-1", &seen);
         usage.add_sample(at, "GPU-0", &self::seen(90, 1, None));
     }
@@ -159,6 +160,11 @@ fn distinguishes_instances_and_shared_gpus() {
     };
     assert_eq!((of(0), of(1)), (("MIG-b", Some(60.0), false), ("GPU-0", Some(90.0), true)));
     assert_eq!((running[0].gpus[0].energy_mj, running[0].gpus[0].peak_memory_mib), (None, 1024));
+    assert_eq!(
+        (running[0].gpus[0].errors, running[1].gpus[0].errors),
+        (2, 0),
+        "an error of the GPU counts for its instances"
+    );
     // The users' sums are those of the GPUs: a quarter of GPU 0, and the instance.
     let all = usage.users()[""];
     assert_eq!((all.gpu_ms, all.busy), (5_000 + 1_250, 5_000 * 60 + 1_250 * 90));

@@ -1,4 +1,4 @@
-//! The data about GPUs and jobs that the page and `slurminit status` show.
+//! The data about GPUs and jobs that the web page and `slurminit status` show.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::JobRecord;
 
-/// The length of a part of the history, in ms, and the number of parts: an hour.
+/// The length of a part of the history, in ms, and the number of parts: together they cover an hour.
 const PART_MS: u64 = 120_000;
 const PARTS: u64 = 30;
 
@@ -22,11 +22,12 @@ impl History {
             Some((last, sum, count)) if *last == number => (*sum, *count) = (*sum + percent, *count + 1),
             _ => self.0.push_back((number, percent, 1)),
         }
-        // The clock may be set back.
+        // If the clock was set back, parts that now lie in the future are removed, too.
         self.0.retain(|(part, ..)| *part <= number && part + PARTS > number);
     }
 
-    /// The mean of each part, the most recent part first; `None` without samples.
+    /// The mean of each part up to the oldest one with samples, the most recent part first; `None` for a part without samples. `now` is in ms
+    /// since 1970.
     pub(super) fn means(&self, now: u64) -> Vec<Option<u32>> {
         let mean = |age: u64| {
             let part = self.0.iter().find(|(part, ..)| part + age == now / PART_MS);
@@ -38,14 +39,14 @@ impl History {
     }
 }
 
-/// The GPU use of one run of a job on this node.
+/// The GPU use of one run of a job on this node. A value is `None` if it was not measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUse {
     /// The job ID.
     pub job: u64,
     /// The user's name; untrusted text.
     pub user: String,
-    /// The state in capitals.
+    /// The job state in capitals, such as `RUNNING`.
     pub state: String,
     /// The number of its GPUs, or parts of GPUs, on this node.
     pub gpus: usize,
@@ -55,9 +56,9 @@ pub struct JobUse {
     pub end: Option<u64>,
     /// The mean utilization of its whole GPUs and MIG instances, in percent.
     pub percent: Option<u64>,
-    /// The highest memory in use of one of its GPUs, in MiB.
+    /// The highest memory in use of one of its whole GPUs or MIG instances, in MiB.
     pub peak_memory_mib: Option<u64>,
-    /// The energy that its whole GPUs and MIG instances used, in J.
+    /// The energy that its whole GPUs used, in J. Drivers do not measure that of MIG instances.
     pub energy_j: Option<u64>,
 }
 
@@ -79,7 +80,8 @@ impl From<&JobRecord> for JobUse {
     }
 }
 
-/// Eight heights for 0 to 100 %, the oldest part first. `means` begins with the most recent part.
+/// Draws bars of eight possible heights, for 0 to 100 %, the oldest part first; a part without samples is a space. `means` begins with the most
+/// recent part.
 pub fn sparkline(means: &[Option<u32>]) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let height = |percent: u32| HEIGHTS[(percent.min(100) * 7).div_ceil(100) as usize];

@@ -1,24 +1,25 @@
-//! The only list of the container's files that a job in an image gets. The GPU driver's files (`driver`) and a bundle's mounts are added to it.
+//! The list of the container's files that are available to a job in an image. The GPU driver's files (`driver`) and a bundle's mounts are added to
+//! it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::Setup;
 
-/// The directory in an image for files of slurminit.
+/// The directory in an image for the files that slurminit adds under other paths than the container's.
 pub(super) const SLURMINIT_DIRECTORY: &str = "/.slurminit";
-/// Directories, with everything that is mounted in them.
+/// Directories, each bound with everything that is mounted in it.
 const DIRECTORIES: [&str; 7] = ["/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/data"];
-/// Names of hosts and accounts, and the time zone.
+/// Files with the names of hosts, users and groups, the name servers and the time zone.
 const FILES: [&str; 5] = ["/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", "/etc/localtime"];
 /// Slurm's commands. A script runs them with this container's own libraries, because the image may have another libc.
 const CLIENTS: [&str; 11] =
     ["sacct", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "srun", "sstat"];
 const CLIENT_SCRIPT: &str = "/usr/share/slurminit/client";
-/// Debian's directory of libraries.
+/// Debian's library directory.
 const LIBRARIES: &str =
     if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
-/// The loader in that directory.
+/// The dynamic loader in [`LIBRARIES`].
 pub(super) const LOADER: &str =
     if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
 /// Slurm loads its plugins from the directories that it was built with.
@@ -27,7 +28,7 @@ const PLUGINS: [&str; 2] = if cfg!(target_arch = "aarch64") {
 } else {
     ["/usr/lib/x86_64-linux-gnu/slurm-wlm", "/usr/lib/slurm"]
 };
-/// The file of a batch job in slurmd's spool directory.
+/// The name of a batch script in slurmd's spool directory.
 const SCRIPT: &str = "slurm_script";
 
 /// A path of the container, and its path in the image.
@@ -37,7 +38,7 @@ pub struct Bind {
     pub from: PathBuf,
     /// The path in the image.
     pub to: PathBuf,
-    /// Whether programs cannot write through it.
+    /// Whether programs can only read the path in the image.
     pub is_read_only: bool,
 }
 
@@ -46,9 +47,9 @@ pub struct Bind {
 pub(super) struct Binds(pub(super) Vec<Bind>);
 
 impl Binds {
-    /// The binds of every step: the directories and files above, the user's home directory, the working directory, the configured mounts, and what
-    /// Slurm's commands and MPI need: Slurm's configuration, munge's socket, and the directories of steps, in which slurmstepd's PMIx server shares
-    /// memory (PMIX_NSDIR, PMIX_SERVER_TMPDIR).
+    /// The binds of every step: [`DIRECTORIES`] and [`FILES`], the user's home directory, the working directory, the configured mounts, Slurm's
+    /// commands, and what they and MPI need: libraries, Slurm's plugins and configuration, munge's socket, and the directories of steps, in which
+    /// slurmstepd's PMIx server shares memory (PMIX_NSDIR, PMIX_SERVER_TMPDIR).
     pub(super) fn new(setup: &Setup, root: &Path, home: Option<&Path>, directory: &Path) -> Self {
         let mut binds = Self::default();
         DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_at_same_path(Path::new(path)));
@@ -72,7 +73,7 @@ impl Binds {
         self.0.push(mount);
     }
 
-    /// Whether every step has the mount's source at the same path anyway, and as writable as without an image.
+    /// Whether another bind makes the mount's source available at the mount's path in the image, and writable.
     pub(super) fn has_writable(&self, mount: &Bind) -> bool {
         let is_same = |bind: &Bind| !bind.is_read_only && bind.from == mount.from && bind.to == mount.to;
         self.0.iter().any(is_same)
@@ -97,7 +98,7 @@ impl Binds {
         }
         self.add(Path::new("/usr/bin"), &directory.join("host-bin"));
         PLUGINS.iter().for_each(|plugins| self.add_at_same_path(Path::new(plugins)));
-        // For its own programs, the image's PMIx library has precedence.
+        // If the image has a PMIx library, the image's programs must load that one.
         let pmix = libraries.join("pmix2");
         if !root.join(pmix.strip_prefix("/").unwrap_or(&pmix)).join("lib/libpmix.so.2").exists() {
             self.add_at_same_path(&pmix);
@@ -109,7 +110,7 @@ impl Binds {
         }
     }
 
-    /// Binds a batch script, which is in slurmd's spool directory. Images do not have that directory.
+    /// Binds a batch script, and replaces its path in the arguments: the script is in slurmd's spool directory, which images do not have.
     pub(super) fn add_script(&mut self, arguments: &mut [OsString]) {
         let Some(first) = arguments.first_mut() else { return };
         let path = PathBuf::from(&*first);
@@ -152,5 +153,23 @@ mod tests {
             binds.0.last().unwrap(),
             &Bind { from: script, to: "/.slurminit/slurm_script".into(), is_read_only: false }
         );
+    }
+
+    #[test]
+    fn read_only_mount_may_be_left_out_only_if_its_files_are_already_there() {
+        let bind = |from: &str, to: &str, is_read_only| Bind { from: from.into(), to: to.into(), is_read_only };
+        let mut binds = Binds::default();
+        binds.add_mount(bind("/srv", "/srv", false));
+        binds.add_mount(bind("/opt", "/opt", true));
+        for (mount, expected) in [
+            (bind("/srv", "/srv", true), true),
+            (bind("/srv", "/mnt", true), false),
+            (bind("/mnt", "/srv", true), false),
+            (bind("/mnt", "/mnt", true), false),
+            (bind("/opt", "/opt", true), false),
+        ] {
+            assert_eq!(binds.has_writable(&mount), expected, "{mount:?}");
+        }
+        assert_eq!(binds.0, [bind("/srv", "/srv", false), bind("/opt", "/opt", true)]);
     }
 }

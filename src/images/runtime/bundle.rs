@@ -25,7 +25,7 @@ pub struct Bundle {
     pub is_read_only: bool,
 }
 
-/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or it would need
+/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). The other settings are set by Slurm, or need
 /// rights that jobs do not have.
 #[derive(Debug, Deserialize)]
 struct Configuration {
@@ -104,7 +104,7 @@ impl Bundle {
         Self { root: store.rootfs(name), environment: record.environment, ..Self::default() }
     }
 
-    /// Opens an OCI bundle, a directory of an image, or a file tree.
+    /// The image at a path: an OCI bundle, the directory of an image in a store, or a file tree.
     fn at(path: &Path) -> Result<Self, RuntimeError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let metadata = fs::metadata(&path).and_then(|metadata| match metadata.is_dir() {
@@ -137,7 +137,7 @@ impl Bundle {
         let binds = parsed.mounts.into_iter().filter(|mount| has(mount, &["bind", "rbind"]));
         let bind = |mount: Mount| {
             let is_read_only = has(&mount, &["ro", "rro"]);
-            // runtime-spec: a relative source is relative to the bundle. Tools write a destination without `/`.
+            // runtime-spec: a relative source is relative to the bundle. Some tools write a destination without a leading `/`.
             Bind { from: path.join(mount.source), to: Path::new("/").join(mount.destination), is_read_only }
         };
         Ok(Self {
@@ -149,7 +149,7 @@ impl Bundle {
     }
 }
 
-/// Fails if this is root and another user could change the path. Other users may run whatever is at a path, as with any
+/// Fails if this process runs as root and another user could change the path. Users other than root may run whatever is at a path, as with any
 /// program.
 fn require_own_content_of_root(path: &Path) -> Result<(), RuntimeError> {
     if !geteuid().is_root() {
@@ -161,7 +161,7 @@ fn require_own_content_of_root(path: &Path) -> Result<(), RuntimeError> {
     }
 }
 
-/// A variable's name and value.
+/// Splits `NAME=VALUE` into the name and the value.
 pub(super) fn variable(text: &str) -> Option<(OsString, OsString)> {
     let (name, value) = text.split_once('=')?;
     Some((name.into(), value.into()))

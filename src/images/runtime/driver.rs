@@ -1,5 +1,5 @@
-//! The GPU driver's files. The container runtime mounts them one by one (NVIDIA's, also through CDI), or as a directory (GKE's device
-//! plugin: /usr/local/nvidia). An image has none, because they belong to the host's kernel module.
+//! The GPU driver's files. The container runtime mounts them one by one (NVIDIA's runtime, with or without CDI), or as a directory (GKE's
+//! device plugin: /usr/local/nvidia). An image does not contain them, because they must match the host's kernel module.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,11 +20,12 @@ fn version(files: &[PathBuf]) -> Option<&str> {
     versions.into_iter().find(|version| version.contains('.'))
 }
 
-/// The files of the mounts below /usr and /lib (proc_pid_mountinfo(5): the fifth field).
+/// The files that are mounted one by one below /usr, /lib and /lib64, and the driver's files in directories that are mounted there
+/// (proc_pid_mountinfo(5): the fifth field).
 fn mounted_files(mounts: &str) -> Vec<PathBuf> {
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     let points = points.filter(|point| ["/usr/", "/lib/", "/lib64/"].iter().any(|top| point.starts_with(top)));
-    // Escaped characters do not occur in a driver's names.
+    // The names of a driver's files contain no characters that mountinfo escapes.
     let points = points.filter(|point| !point.contains('\\')).map(PathBuf::from);
     points.flat_map(|point| if is_file(&point) { vec![point] } else { files_of_directory(&point) }).collect()
 }
@@ -33,7 +34,8 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// The driver's libraries and programs below a mounted directory. Others, such as a C library, would replace those of the image.
+/// The driver's libraries and programs below a mounted directory; none if it does not contain libcuda.so.1. Other files, such as a C library, would
+/// replace those of the image.
 fn files_of_directory(directory: &Path) -> Vec<PathBuf> {
     let libraries = ["", "lib64", "lib"].map(|name| directory.join(name));
     let Some(libraries) = libraries.iter().find(|place| place.join("libcuda.so.1").exists()) else { return Vec::new() };

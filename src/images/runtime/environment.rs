@@ -10,12 +10,12 @@ use sys::trusted_path;
 
 use super::{RuntimeError, bundle};
 
-/// A name and its value.
+/// The name and the value of an environment variable.
 pub type Variable = (OsString, OsString);
 
-/// The search path of an image that has none.
+/// The search path for an image that does not set PATH.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The directory of Slurm's commands in an image: after the image's own directories.
+/// The directory of Slurm's commands and the GPU driver's programs in an image. In PATH, it follows the image's own directories.
 const CLIENTS: &str = "/.slurminit/bin";
 /// The directory of the GPU driver's libraries in an image.
 const DRIVER: &str = "/.slurminit/driver";
@@ -39,14 +39,14 @@ fn is_of_the_job(name: &OsStr) -> bool {
     has_prefix || JOB_VARIABLES.iter().any(|variable| name == *variable)
 }
 
-/// Reads the variables that slurmstepd wrote, and removes their file and its directories. slurmstepd is configured to keep them (`DisableCleanup`):
-/// it would remove them as root, by paths that the user can change.
+/// Reads the variables that slurmstepd wrote, and removes their file and its directories. slurmstepd is configured to keep them (`DisableCleanup`).
+/// Otherwise it would remove them as root, by paths that the user can change.
 ///
-/// `file` is below this user's directory in `bundles`. What is in that directory is trusted because no other user can enter it.
+/// `file` is below this user's directory in `bundles`. The contents of that directory are trusted because no other user can enter it.
 pub(super) fn take(file: &Path, bundles: &Path) -> Result<Vec<Variable>, RuntimeError> {
     let untrusted = |why: String| RuntimeError::Environment { path: file.to_owned(), why };
     let mut names = file.strip_prefix(bundles).unwrap_or(Path::new("")).components();
-    let own = names.next().ok_or_else(|| untrusted(format!("it is not in {}", bundles.display())))?;
+    let own = names.next().ok_or_else(|| untrusted(format!("the file is not in {}", bundles.display())))?;
     let names = names.as_path();
     let directory =
         trusted_path::open(Path::new("/"), &bundles.join(own)).map_err(|error| untrusted(error.to_string()))?;
@@ -57,12 +57,12 @@ pub(super) fn take(file: &Path, bundles: &Path) -> Result<Vec<Variable>, Runtime
     if !directory.is_closed().map_err(|error| untrusted(error.to_string()))? {
         let path = directory.path().display();
         return Err(untrusted(format!(
-            "{path} is open to a group, and its file system has no access control lists; mount a tmpfs at /run"
+            "the mode of {path} grants access to other users, and no access control list denies it; if its file system does not support access control lists, mount a tmpfs at /run"
         )));
     }
     let read = |error| RuntimeError::Read { path: file.to_owned(), error };
     let variables = parse(&trusted_path::read_whole(&directory.open_file(names).map_err(read)?).map_err(read)?);
-    // Files that remain are in this user's own directory.
+    // If the removal fails, the files remain in this user's own directory, where they are harmless.
     let _ = directory.remove(names);
     for parent in names.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
         let _ = directory.remove_directory(parent);
@@ -84,7 +84,9 @@ pub(super) fn text(variables: &[Variable]) -> Vec<u8> {
     variables.iter().flat_map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat()).collect()
 }
 
-/// Merges the variables. The image's replace those of the job, because they describe the locations of its programs.
+/// Merges the variables. Those of the image replace those of the job, because they describe the locations of the image's programs. Variables that
+/// describe the job are kept. PATH is that of the image, or [`DEFAULT_PATH`], followed by [`CLIENTS`]. With a driver, [`DRIVER`] is appended to
+/// LD_LIBRARY_PATH.
 pub(super) fn merge(mut job: Vec<Variable>, image: &[String], has_driver: bool) -> Vec<Variable> {
     let mut path = OsString::from(DEFAULT_PATH);
     for (name, value) in image.iter().filter_map(|text| bundle::variable(text)) {
@@ -154,8 +156,8 @@ mod tests {
             other => panic!("{why}: {other:?}"),
         };
         fs::set_permissions(&own, Permissions::from_mode(0o770)).unwrap();
-        refused("open to a group");
-        refused("open to a group");
+        refused("grants access to other users");
+        refused("grants access to other users");
         fs::set_permissions(&own, Permissions::from_mode(0o700)).unwrap();
         chown(&own, Some(1234), None).unwrap();
         refused("uid 1234");

@@ -1,7 +1,7 @@
-//! Whether an image fits the driver that the container runtime mounted: its CUDA release, and its C library.
+//! Whether the CUDA release and the C library of an image fit the driver that the container runtime mounted.
 //!
-//! NVIDIA's container runtime refuses such a container. A job only gets a warning, because a package for forward compatibility in the image
-//! may help, and because not every program of an image uses the GPU.
+//! NVIDIA's container runtime refuses to start a container whose image requires a newer driver. A job only gets a warning, because a package for
+//! forward compatibility in the image may help, and because not every program of an image uses the GPU.
 
 use std::fs;
 use std::path::Path;
@@ -19,10 +19,10 @@ const GLIBC: [&str; 6] = [
 ];
 
 /// The warnings about the image at `root` with these variables, each to be printed after the image's name. `driver` is the version of the driver
-/// (`550.54.15`), `cuda` the CUDA release that it reports (`12.4`).
+/// (`550.54.15`; empty if unknown), `cuda` the CUDA release that it supports (`12.4`).
 pub(super) fn warnings(root: &Path, environment: &[String], driver: &str, cuda: Option<&str>) -> Vec<String> {
     let glibc = (has_musl(root) && !has_glibc(root)).then(|| {
-        "has no glibc, which the GPU driver's libraries need; use an image of Debian, Ubuntu or Red Hat".to_owned()
+        "has no glibc, which the GPU driver's libraries need; use a Debian, Ubuntu or Red Hat image".to_owned()
     });
     cuda.and_then(|cuda| missing_cuda(environment, driver, cuda)).into_iter().chain(glibc).collect()
 }
@@ -51,8 +51,9 @@ fn missing_cuda(environment: &[String], driver: &str, supported: &str) -> Option
         }
     };
     let driver: String = driver.chars().filter(|c| c.is_ascii_digit() || *c == '.').take(20).collect();
+    let driver = if driver.is_empty() { "a driver that".to_owned() } else { format!("driver {driver}, which") };
     Some(format!(
-        "needs {required}, and the driver {driver} has CUDA {supported}: update the driver, or use an older image"
+        "needs {required}, but this machine has {driver} supports CUDA up to {supported}: update the driver, or use another image"
     ))
 }
 
@@ -82,6 +83,12 @@ mod tests {
         ] {
             assert_eq!(warning(variables, cuda), None, "{variables:?} {cuda}");
         }
+    }
+
+    #[test]
+    fn warns_of_driver_of_unknown_version() {
+        let text = missing_cuda(&["CUDA_VERSION=13.0.1".to_owned()], "", "12.9").unwrap();
+        assert!(text.contains("this machine has a driver that supports CUDA up to 12.9:"), "{text}");
     }
 
     #[test]

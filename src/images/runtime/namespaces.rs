@@ -1,13 +1,13 @@
-//! User and mount namespaces: the kernel itself gives the program another root directory. The process keeps its user and its PID.
+//! User and mount namespaces: the kernel changes the root directory of the program's process, which keeps its user and its PID.
 //!
 //! The new root is a tmpfs with the entries of the image's root, so mount points of any name can be created in it. If a mount point is missing deeper
-//! in the image, its parent directory becomes a tmpfs with the same entries, too: nothing is ever created in the image.
+//! in the image, its deepest existing parent directory becomes a tmpfs with the same entries, too: nothing is ever created in the image.
 //!
-//! docker/seccomp-userns.json allows exactly these system calls with these flags.
+//! docker/seccomp-userns.json allows this module's system calls with exactly the flags that it uses.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_dumpable;
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{
     Gid, Uid, UnlinkatFlags, chdir, getegid, geteuid, pipe2, pivot_root, setgid, setuid, symlinkat, unlinkat,
 };
@@ -27,11 +27,11 @@ use super::Program;
 use super::binds::Bind;
 use crate::tree::{kind, names};
 
-/// The probe runs as the user `nobody`, because jobs do not have root's rights.
+/// The ID of the user and group that a probe by root changes to, because jobs do not have root's rights.
 const NOBODY: u32 = 65_534;
-/// Where the tmpfs is mounted until it is the root directory.
+/// The mount point of the tmpfs until the tmpfs is the root directory.
 const STAGE: &str = "/tmp";
-/// Where the container's root directory is in the new root until everything is mounted.
+/// The path of the container's root directory in the new root until everything is mounted.
 const FORMER: &str = "/.slurminit-former";
 /// Mount flags that cannot be cleared in a user namespace.
 const LOCKED_FLAGS: [(FsFlags, MsFlags); 3] = [
@@ -43,7 +43,7 @@ const LOCKED_FLAGS: [(FsFlags, MsFlags); 3] = [
 /// Changes the root directory of this process. After an error the process is in an intermediate state.
 pub(super) fn enter(program: &Program) -> Result<(), String> {
     unshare_user()?;
-    // This precedes the change of the root, because links in these paths lead through the container.
+    // The paths are opened before the root changes, because their links refer to the container's root.
     let opened = |path: &Path| open_path(path).map_err(|error| format!("cannot open {}: {error}", path.display()));
     let image = opened(&program.root)?;
     let sources: Vec<(OwnedFd, &Bind)> =
@@ -55,7 +55,8 @@ pub(super) fn enter(program: &Program) -> Result<(), String> {
         let path = path.display().to_string();
         move |error: io::Error| format!("cannot mount {path} in the image: {error}")
     };
-    root.fill(Path::new("/"), &image).map_err(failure(&program.root))?;
+    root.fill(Path::new("/"), &image)
+        .map_err(|error| format!("cannot mount the files of the image {}: {error}", program.root.display()))?;
     for (source, bind) in sources {
         root.bind(&source, bind).map_err(failure(&bind.to))?;
     }
@@ -66,24 +67,31 @@ pub(super) fn enter(program: &Program) -> Result<(), String> {
 }
 
 /// Whether this process can create the namespaces and mount in them; otherwise the reason. The mounts are tried, too, because an engine may allow
-/// namespaces but refuse mounts. A child does that, because no process can leave its namespaces.
+/// namespaces but refuse mounts. A child process tries both, because this process could not return from the new namespaces.
 pub(super) fn attempt() -> Result<(), String> {
-    let refused = |error: &dyn std::fmt::Display| format!("cannot try namespaces: {error}");
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| refused(&error))?;
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| not_tried(&error))?;
     let mut writer = fs::File::from(writer);
     let child = fork(|| match create() {
         Ok(()) => 0,
         Err(why) => i32::from(writer.write_all(why.as_bytes()).is_ok()).max(1),
     });
     drop(writer);
-    let child = child.map_err(|error| refused(&error))?;
-    let mut why = String::new();
-    let read = fs::File::from(reader).read_to_string(&mut why);
-    match waitpid(child, None) {
-        Ok(nix::sys::wait::WaitStatus::Exited(_, 0)) => Ok(()),
-        _ if read.is_ok() && !why.is_empty() => Err(why),
-        other => Err(refused(&format!("{other:?}"))),
+    let child = child.map_err(|error| not_tried(&error))?;
+    let why = io::read_to_string(fs::File::from(reader)).unwrap_or_default();
+    outcome(waitpid(child, None), why)
+}
+
+/// The outcome of a child of [`attempt`] that ended with this status after it wrote this reason.
+fn outcome(status: nix::Result<WaitStatus>, why: String) -> Result<(), String> {
+    match status {
+        Ok(WaitStatus::Exited(_, 0)) => Ok(()),
+        _ if !why.is_empty() => Err(why),
+        other => Err(not_tried(&format!("{other:?}"))),
     }
+}
+
+fn not_tried(error: &dyn std::fmt::Display) -> String {
+    format!("cannot try namespaces: {error}")
 }
 
 /// Creates the namespaces and an empty root directory.
@@ -101,7 +109,7 @@ fn unshare_user() -> Result<(), String> {
     write("/proc/self/setgroups", "deny".to_owned())?;
     write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
-    // Mounts here must not appear outside.
+    // Mounts in this namespace must not propagate to the container.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(|error| format!("mount: {error}"))
 }
@@ -116,7 +124,7 @@ fn replace_root() -> Result<(), String> {
 
 fn mount_tmpfs(at: &Path, mode: u32) -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    // The tmpfs contains only mount points and links.
+    // The tmpfs contains only mount points and links, so a small size suffices.
     mount(Some("slurminit"), at, Some("tmpfs"), flags, Some(format!("size=16m,mode={mode:04o}").as_str()))
 }
 
@@ -124,7 +132,7 @@ fn open_path(path: &Path) -> nix::Result<OwnedFd> {
     nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// The path of an open file while the container's root is still there.
+/// The path of an open file, for as long as the container's root is mounted.
 fn path_of(file: &OwnedFd) -> PathBuf {
     Path::new(FORMER).join("proc/self/fd").join(file.as_raw_fd().to_string())
 }
@@ -151,7 +159,7 @@ impl Root {
         Ok(Self { root, is_read_only, made: vec![(device, "/".into())], bound: Vec::new() })
     }
 
-    /// Opens a path. The image controls its links, so the kernel follows them inside this root.
+    /// Opens a path. The image's links are not trusted, so the kernel resolves them inside this root.
     fn open(&self, path: &Path) -> nix::Result<OwnedFd> {
         let relative = path.strip_prefix("/").unwrap_or(path);
         let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
@@ -193,7 +201,7 @@ impl Root {
         Ok(())
     }
 
-    /// Opens a directory or file to mount on. It is created if the image does not have it.
+    /// Opens a directory or file to mount on. It is created if the image has none at this path, or an entry of another type.
     fn mount_point(&mut self, path: &Path, needs_directory: bool) -> io::Result<OwnedFd> {
         match self.open(path) {
             Ok(found) if is_directory(&found)? == needs_directory => return Ok(found),
@@ -209,7 +217,7 @@ impl Root {
         replace_entry(&directory, last, needs_directory)
     }
 
-    /// The deepest existing directory of a path, and the names below it.
+    /// The deepest existing parent directory of a path, and the names below it.
     fn deepest_directory<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, Vec<&'a OsStr>)> {
         for parent in path.ancestors().skip(1) {
             let Ok(found) = self.open(parent) else { continue };
@@ -225,7 +233,8 @@ impl Root {
         Err(nix::Error::ENOENT.into())
     }
 
-    /// Makes a directory of the image accept new entries. Returns its path.
+    /// Covers a directory of the image with a tmpfs that has the same entries, so that new entries can be created. A directory in such a tmpfs
+    /// is left unchanged. Returns the directory's path.
     fn expand(&mut self, directory: &OwnedFd) -> io::Result<PathBuf> {
         let path = fs::read_link(path_of(directory))?;
         let status = fstat(directory)?;
@@ -233,7 +242,10 @@ impl Root {
             return Ok(path);
         }
         if self.bound.iter().any(|bound| path.starts_with(bound)) {
-            return Err(io::Error::other(format!("{} of the container has no such entry; create it", path.display())));
+            return Err(io::Error::other(format!(
+                "the mount point is missing in the container's directory {}; create it there",
+                path.display()
+            )));
         }
         mount_tmpfs(&path_of(directory), status.st_mode & 0o777)?;
         self.made.push((fstat(&self.open(&path)?)?.st_dev, path.clone()));
@@ -241,12 +253,12 @@ impl Root {
         Ok(path)
     }
 
-    /// Leaves the container's root directory, and closes the new one for changes.
+    /// Detaches the container's root directory, and makes each tmpfs of the new root read-only.
     fn finish(self) -> nix::Result<()> {
         umount2(FORMER, MntFlags::MNT_DETACH)?;
         unlinkat(&self.root, FORMER.trim_start_matches('/'), UnlinkatFlags::RemoveDir)?;
         for (_, path) in &self.made {
-            // A seccomp profile of an older release refuses this. Then new entries remain possible, and disappear with the step.
+            // The seccomp profile of an older release refuses the remount. In that case new entries remain possible, and disappear with the step.
             let _ = remount_read_only(path, MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
         }
         Ok(())
@@ -269,7 +281,7 @@ fn remount_read_only(path: &Path, locked: MsFlags) -> nix::Result<()> {
     mount(None::<&str>, path, None::<&str>, flags, None::<&str>)
 }
 
-/// Creates a directory or an empty file in a tmpfs of this root, in place of an entry of the image, and opens it.
+/// Creates a directory or an empty file in a tmpfs of this root, in place of the image's entry, if any, and opens it.
 fn replace_entry(directory: &OwnedFd, name: &OsStr, is_directory: bool) -> io::Result<OwnedFd> {
     if let Ok(found) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         if kind(&found) != SFlag::S_IFLNK {
@@ -291,8 +303,8 @@ fn make_entry(directory: &OwnedFd, name: &OsStr, is_directory: bool) -> nix::Res
     openat(directory, name, flags, Mode::from_bits_truncate(0o644)).map(drop)
 }
 
-/// Becomes an ordinary user, as jobs are.
-#[expect(clippy::disallowed_methods, reason = "a process of its own, which has read no secret")]
+/// If this process runs as root, changes its user and group to `nobody`, because jobs do not have root's rights.
+#[expect(clippy::disallowed_methods, reason = "a separate process that has read no secret")]
 pub(super) fn become_nobody() -> Result<(), String> {
     if geteuid().is_root() {
         setgid(Gid::from_raw(NOBODY)).map_err(|error| format!("setgid: {error}"))?;
@@ -303,7 +315,25 @@ pub(super) fn become_nobody() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an ordinary user of this container can run programs in namespaces; otherwise the reason. Changes this process.
+/// Whether this process can create the namespaces and a root directory; otherwise the reason. This process remains in them.
 pub(super) fn probe() -> Result<(), String> {
     create()
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::Signal;
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    #[test]
+    fn failed_attempt_has_the_reason_of_the_child_or_its_status() {
+        let exited = |code| Ok(WaitStatus::Exited(Pid::from_raw(5), code));
+        assert_eq!(outcome(exited(0), String::new()), Ok(()));
+        assert_eq!(outcome(exited(1), "unshare: EPERM".to_owned()), Err("unshare: EPERM".to_owned()));
+        let killed = Ok(WaitStatus::Signaled(Pid::from_raw(5), Signal::SIGSYS, false));
+        let why = outcome(killed, String::new()).unwrap_err();
+        assert!(why.starts_with("cannot try namespaces: ") && why.contains("SIGSYS"), "{why}");
+    }
 }

@@ -1,4 +1,4 @@
-//! PRoot: traces the program with ptrace(2), and changes the paths in its system calls. It works in a plain `docker run`.
+//! PRoot traces the program with ptrace(2), and changes the paths in its system calls. It works in a plain `docker run`.
 
 mod loader;
 mod process;
@@ -37,7 +37,7 @@ pub(super) fn run(mut program: Program, inherited: &Inherited) -> Result<ExitSta
     program.binds.add(&executable, &Path::new(SLURMINIT_DIRECTORY).join("slurminit"));
     make_mount_points(&program);
     process::run(|report| {
-        // PRoot must receive SIGQUIT.
+        // This unblocks the signals: PRoot must receive SIGQUIT.
         inherited.restore();
         eprintln!("slurminit: cannot execute {PATH}: {}", execute(&program, report, inherited));
         i32::from(NOT_STARTED)
@@ -45,8 +45,8 @@ pub(super) fn run(mut program: Program, inherited: &Inherited) -> Result<ExitSta
     .map_err(|error| error.to_string())
 }
 
-/// Creates the mount points that are missing in the image, and leaves them there. If this user owns the image, PRoot would create them, and would
-/// remove them when it ends, while other steps use them. In an image of another user this fails, and PRoot uses a directory of its own.
+/// Creates the mount points that are missing in the image, and leaves them there. Otherwise PRoot would create them and, when it ends, remove
+/// them although other steps use them. In another user's image the creation fails, and PRoot uses a temporary directory instead.
 fn make_mount_points(program: &Program) {
     let Ok(root) = File::open(&program.root) else { return };
     let mut tree = Tree::new(root.into(), Budget { bytes: 0, entries: u64::MAX });
@@ -55,10 +55,10 @@ fn make_mount_points(program: &Program) {
     }
 }
 
-/// Runs a program inside, as its parent. `report` and `environment` are descriptors of `run`.
+/// Runs the step's program as a child of this process, which runs under PRoot. `report` and `environment` are descriptors inherited from `run`.
 ///
 /// # Errors
-/// The system refuses another process, or the environment cannot be read.
+/// The environment cannot be read, the child process cannot be created, or its PID or exit status cannot be reported.
 pub fn run_inside(report: i32, environment: i32, arguments: &[OsString], inherited: &Inherited) -> io::Result<u8> {
     let mut text = Vec::new();
     let mut file = File::from(adopt_descriptor(environment));
@@ -99,7 +99,7 @@ fn become_proot(arguments: &[OsString]) -> nix::Error {
     error
 }
 
-/// Runs a program of this container with PRoot as an ordinary user does. Returns only the reason why it cannot.
+/// Replaces this process by PRoot, which runs a program of this container. Returns only the reason why that is not possible.
 pub(super) fn probe() -> String {
     let arguments = ["proot", "-v", "-1", "-r", "/", "/bin/true"].map(OsString::from);
     match loader::check_directory() {
@@ -109,7 +109,7 @@ pub(super) fn probe() -> String {
     }
 }
 
-/// Creates an unnamed file.
+/// Creates an unnamed file in memory, with this content.
 fn memory_file(name: &str, content: &[u8], flags: MFdFlags) -> io::Result<File> {
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(content)?;
@@ -136,7 +136,7 @@ fn arguments(program: &Program, descriptors: Descriptors, inherited: &Inherited)
         }
         arguments.extend(["-b".into(), pair]);
     }
-    // The image may have no loader, or one of another libc.
+    // slurminit is started by the loader of this container: the image may have no loader, or that of another libc.
     let slurminit_path = |name: &str| Path::new(SLURMINIT_DIRECTORY).join(name).into_os_string();
     arguments.extend([
         Path::new(SLURMINIT_DIRECTORY).join("lib").join(LOADER).into_os_string(),
@@ -158,4 +158,34 @@ fn arguments(program: &Program, descriptors: Descriptors, inherited: &Inherited)
 /// Whether PRoot can bind the path: a colon separates the two paths of its option.
 fn is_plain(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b':')
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::runtime::Bind;
+    use crate::runtime::binds::Binds;
+
+    use super::*;
+
+    #[test]
+    fn proot_binds_plain_paths_and_runs_slurminit_with_its_own_loader() {
+        let bind = |from: &str, to: &str| Bind { from: from.into(), to: to.into(), is_read_only: false };
+        let binds = [bind("/proc", "/proc"), bind("/srv/a", "/mnt"), bind("/a:b", "/c"), bind("/c", "/a:b")];
+        let program = Program {
+            root: "/images/x".into(),
+            directory: "/home/alice".into(),
+            arguments: ["sh", "-c", "true"].map(OsString::from).to_vec(),
+            environment: Vec::new(),
+            binds: Binds(binds.to_vec()),
+            is_read_only: false,
+        };
+        let signals = r#"{"mask":1,"ignored":[13],"umask":18}"#;
+        let inherited = serde_json::from_str(signals).unwrap();
+        let found = arguments(&program, Descriptors { report: 5, environment: 6 }, &inherited);
+        let loader = format!("/.slurminit/lib/{LOADER}");
+        let proot = ["proot", "-v", "-1", "-r", "/images/x", "-w", "/home/alice", "-b", "/proc", "-b", "/srv/a:/mnt"];
+        let inside = [&loader, "--library-path", "/.slurminit/lib", "/.slurminit/slurminit", "oci", "--inside", "5"];
+        let program = ["--variables", "6", "--inherited", signals, "--", "sh", "-c", "true"];
+        assert_eq!(found, [&proot[..], &inside, &program].concat());
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! slurmstepd puts the arguments into the text of a shell command, for `%@` in oci.conf, and quotes them wrongly: in
 //! every release from 24.11 to 26.05 an apostrophe becomes `'"'"''`, which has an apostrophe too many (`_pattern_argv`
-//! of container.c). The shell would read other arguments than the user's, or fail. So oci.conf has slurmstepd put them
+//! of container.c). The shell would read arguments other than the user's, or fail. So oci.conf has slurmstepd put them
 //! into a comment of the command, and this module reverses slurmstepd's encoding.
 
 use std::ffi::OsString;

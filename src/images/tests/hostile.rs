@@ -66,7 +66,7 @@ fn hostile_archives() -> Vec<(&'static str, Vec<u8>)> {
         ("hard link through a link to the root", good().symlink("r", "/").hardlink("a", "r/etc/shadow").end()),
         ("hard link to a directory", good().hardlink("a", "bin").end()),
         ("hard link to the root", good().hardlink("a", ".").end()),
-        ("path through a file", good().file("bin/sh/x", 0o644, b"x").end()),
+        ("a parent of the path is not a directory", good().file("bin/sh/x", 0o644, b"x").end()),
         ("path through a loop of links", good().symlink("a", "b").symlink("b", "a").file("a/x", 0o644, b"x").end()),
         ("path through too many links", chain.file("l0/x", 0o644, b"x").end()),
         ("unknown type", good().member("x", b'S', 0o644, (0, b""), "").end()),

@@ -124,6 +124,20 @@ fn import_does_not_block_on_fifo() {
 }
 
 #[test]
+fn import_of_directory_counts_pipes_but_not_sockets() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    set_mode(&tree, 0o755);
+    fs::write(tree.join("file"), "x").unwrap();
+    ["one", "two"].iter().for_each(|name| mkfifo(&tree.join(name), Mode::S_IRWXU).unwrap());
+    let _socket = std::os::unix::net::UnixListener::bind(tree.join("socket")).unwrap();
+    assert_eq!(importer.import(&name("x"), Source::Path(tree)).unwrap().skipped, 2);
+    assert_eq!(entries(&importer.store.rootfs(&name("x"))), 1);
+}
+
+#[test]
 fn import_for_all_users_rejects_closed_directory() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);

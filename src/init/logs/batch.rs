@@ -18,7 +18,7 @@ pub struct Batch<'a> {
     ring_lines: Option<Vec<u8>>,
 }
 
-/// The maximum number of bytes collected for the ring buffer, plus at most one line.
+/// How many bytes are collected before they are written to the ring buffer. The last line may exceed this number.
 const BATCH_BYTES: usize = RING_BYTES as usize / 4;
 
 impl<'a> Batch<'a> {
@@ -32,12 +32,12 @@ impl<'a> Batch<'a> {
         self.push(&Record::line(level, self.source, message));
     }
 
-    /// Adds a text that may belong to the message before it; never blocks.
+    /// Adds text that may belong to the message before it; never blocks.
     pub fn add_continuation(&mut self, text: &[u8]) {
         self.push(&Record { is_continuation: true, ..Record::line(Level::Info, self.source, text) });
     }
 
-    /// Adds a line; never blocks.
+    /// Adds a record; never blocks.
     pub fn push(&mut self, record: &Record<'_>) {
         let Logs { shared } = self.logs;
         let level = record.level;
@@ -45,7 +45,7 @@ impl<'a> Batch<'a> {
         if let Some(ring_lines) = &mut self.ring_lines {
             match &line {
                 Some(line) if shared.format == LogFormat::Text => tail::cut(line, ring_lines),
-                // Otherwise one line per orphan would crowd out other lines.
+                // Trace lines that the log omits are not kept: one line per reaped orphan would crowd out other lines.
                 None if level >= Level::Trace => {}
                 _ => tail::cut(&record.format(LogFormat::Text, &self.time), ring_lines),
             }
@@ -72,5 +72,27 @@ impl<'a> Batch<'a> {
             self.logs.tails().add(self.source, ring_lines);
             ring_lines.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_kept_in_batches_of_16_kib() {
+        let logs = Logs::without_output(LogFormat::Text, Level::Info);
+        logs.keep_last_lines(["slurmd".to_owned()].into_iter()).unwrap();
+        let kept = || logs.last_lines("slurmd", 100).unwrap().len();
+        let mut batch = logs.batch("slurmd");
+        let mut sizes = Vec::new();
+        for _ in 0..20 {
+            batch.add(Level::Info, &[b'x'; 1000]);
+            sizes.push(kept());
+        }
+        batch.end();
+        let first = sizes.iter().position(|size| *size > 0).unwrap();
+        assert!((14..17).contains(&first) && sizes[19] == sizes[first], "{sizes:?}");
+        assert!(kept() > sizes[19]);
     }
 }

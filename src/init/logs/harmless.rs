@@ -1,6 +1,6 @@
-//! Harmless daemon messages that look like errors. They are logged at `debug`.
+//! Harmless daemon messages: errors without consequences, and progress at a start or stop. They are logged at `debug`.
 //!
-//! Each message is listed with the circumstances in which it is irrelevant to an operator. In all others it keeps
+//! Each message is listed with the circumstances in which it is irrelevant to an operator. In all other circumstances it keeps
 //! the level that its daemon gave it.
 
 /// The circumstances of the process that logs.
@@ -10,7 +10,7 @@ pub struct Circumstances {
     pub new_state: bool,
     /// Slurm is configured without cgroups, because the container may not create any.
     pub without_cgroups: bool,
-    /// The users that Slurm's daemons run as.
+    /// The user IDs that the daemons run as.
     pub daemon_uids: Vec<u32>,
 }
 
@@ -40,14 +40,14 @@ pub(super) fn is_harmless(daemon: &str, line: &[u8], circumstances: &Circumstanc
     })
 }
 
-/// Whether the text at the first `*` of the pattern is the UID of a user that Slurm's daemons run as.
+/// Whether the text at the first `*` of the pattern is the UID of a user that a daemon runs as.
 fn is_daemon_uid(pattern: &str, line: &str, circumstances: &Circumstances) -> bool {
     let begin = pattern.split('*').next().unwrap_or_default();
     let uid = line.strip_prefix(begin).and_then(|rest| rest.split(' ').next());
     uid.and_then(|uid| uid.parse().ok()).is_some_and(|uid| circumstances.daemon_uids.contains(&uid))
 }
 
-/// Whether `text` matches `pattern`, in which `*` stands for anything.
+/// Whether `text` matches `pattern`, in which `*` matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|begin| text.strip_prefix(begin)) else { return false };

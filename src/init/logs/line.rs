@@ -1,23 +1,24 @@
-//! Splits the output of a daemon into lines with a level.
+//! Splits the output of a child into lines, and parses their levels.
 
 use super::harmless::{Circumstances, is_harmless};
 use model::daemons::DaemonName;
 use model::log::Level;
 use model::message::RECORD;
 
-/// Longer lines are split into pieces of this many bytes.
+/// A longer line is split into pieces. Each piece except the last has at least this many bytes.
 const MAX_LINE_BYTES: usize = 4 << 20;
 /// The maximum length of a collected message, in bytes. A helper's report can be this long.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
-/// The maximum length of a daemon's message in the log, in bytes. A user's text in it can be a megabyte, in several messages for one request.
+/// The maximum length of a daemon's message in the log, in bytes. A message can contain a megabyte of a user's text, and one
+/// request can cause several such messages.
 const MAX_TEXT_BYTES: usize = 1 << 10;
-/// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
+/// The kernel splits longer writes to a pipe in packet mode into pieces of this many bytes (`PIPE_BUF`).
 const PIPE_WRITE_BYTES: usize = 4096;
 /// The C library writes a message to standard error in pieces of this many bytes (glibc 2.37 and later:
 /// `Xprintf_buffer_to_file`).
 const LIBC_WRITE_BYTES: usize = 128;
 
-/// Where the text of a record comes from.
+/// Whether a line begins a message or may continue one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The line begins a message.
@@ -26,7 +27,7 @@ pub enum Origin {
     Continuation,
 }
 
-/// Splits a byte stream into lines.
+/// Splits a byte stream into lines, or the writes to a pipe in packet mode into messages.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     partial: Vec<u8>,
@@ -37,7 +38,7 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Adds bytes and passes each complete line, without its newline, to `line`.
+    /// Adds bytes and passes each complete line, without its newline, to `line`. Passes a line that is too long in pieces.
     pub fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(&[u8])) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (head, tail) = bytes.split_at(end);
@@ -55,10 +56,9 @@ impl LineSplitter {
         }
     }
 
-    /// Adds the bytes of one write, or a piece of it. Only a newline at the end of the write ends the message; an
-    /// earlier one is part of the text. A full piece of the kernel continues in the next one. A full piece of the C
-    /// library that ends with a newline may or may not end its message, so the text after it is an
-    /// [`Origin::Continuation`].
+    /// Adds the bytes of one write, or a piece of it. Only a newline at the end of the write ends the message; an earlier one is part of
+    /// the text. A kernel piece of full length continues in the next piece. A C library piece of full length that ends with a newline may
+    /// or may not end its message, so the text after it is an [`Origin::Continuation`].
     pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8], Origin)) {
         let is_message_end = bytes.len() < PIPE_WRITE_BYTES && bytes.ends_with(b"\n");
         let text = bytes.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 1);
@@ -83,7 +83,7 @@ impl LineSplitter {
         }
     }
 
-    /// The stream has ended: passes on text without a final newline.
+    /// Passes on text without a final newline, at the end of the stream.
     pub fn finish(&mut self, line: impl FnOnce(&[u8])) {
         if !self.partial.is_empty() {
             line(&std::mem::take(&mut self.partial));
@@ -91,7 +91,7 @@ impl LineSplitter {
     }
 }
 
-/// How many bytes of a text are logged. A byte that is logged as an escape sequence counts with the length of the sequence.
+/// How many bytes of a text are logged. Each byte counts as many bytes as it can need in the log, with escape sequences.
 fn logged_bytes(text: &[u8]) -> usize {
     let mut left = MAX_TEXT_BYTES;
     let mut fits = |byte: &u8| {
@@ -108,14 +108,14 @@ fn logged_bytes(text: &[u8]) -> usize {
     text.iter().position(|byte| !fits(byte)).unwrap_or(text.len())
 }
 
-/// Strips the daemon's name and its word for the level from a line: `slurmd: error: no` is an error with the text `no`.
-/// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that
-/// harmless.txt lists for these circumstances gets the level `debug`.
+/// The level of a daemon's log line, and its message without the daemon's name, the time and the level's prefix: `slurmd: error: no` is an
+/// error with the message `no`. Without a prefix the level is `info`. Slurm's prefixes are from `src/common/log.c`, munge's from
+/// `src/libcommon/log.c`. If harmless.txt lists the line for these circumstances, the level is at most `debug`.
 pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], circumstances: &Circumstances) -> (Level, &'a [u8]) {
     let name = program(name);
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
     let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { without_slurm_time(line) };
-    const WORDS: [(&[u8], Level); 18] = [
+    const PREFIXES: [(&[u8], Level); 18] = [
         (b"fatal: ", Level::Error),
         (b"error: ", Level::Error),
         (b"Error: ", Level::Error),
@@ -136,8 +136,9 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], circumstances: &Circums
         (b"[Warning] ", Level::Warn),
         (b"[ERROR] ", Level::Error),
     ];
-    let word = WORDS.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(*word)?.trim_ascii_start())));
-    let (level, message) = word.unwrap_or((Level::Info, line));
+    let level =
+        PREFIXES.iter().find_map(|(prefix, level)| Some((*level, line.strip_prefix(*prefix)?.trim_ascii_start())));
+    let (level, message) = level.unwrap_or((Level::Info, line));
     let level = if level < Level::Debug && is_harmless(name, message, circumstances) { Level::Debug } else { level };
     (level, message)
 }
@@ -316,5 +317,31 @@ mod tests {
             }
             prop_assert_eq!(seen, expected);
         }
+    }
+
+    #[test]
+    fn line_without_end_is_split_at_4_mib() {
+        let (mut splitter, mut lengths) = (LineSplitter::default(), Vec::new());
+        let mib = vec![b'x'; 1024 * 1024];
+        for bytes in [&mib[1..], &mib, &mib, &mib, b"x", b"y\n"] {
+            splitter.push(bytes, |line| lengths.push(line.len()));
+        }
+        assert_eq!(lengths, [4 * mib.len(), 1]);
+    }
+
+    #[test]
+    fn message_of_daemon_has_1_kib_and_report_16_kib() {
+        let lengths = |start: &[u8]| {
+            let (mut splitter, mut lengths) = (LineSplitter::default(), Vec::new());
+            let first = [start, &[b'x'; PIPE_WRITE_BYTES]].concat();
+            for write in [&first[..PIPE_WRITE_BYTES]; 5].into_iter().chain([&b"\n"[..]]) {
+                splitter.push_write(write, |line, _| {
+                    lengths.push(line.iter().take_while(|byte| **byte != b'.').count());
+                });
+            }
+            lengths
+        };
+        assert_eq!(lengths(b""), [1024]);
+        assert_eq!(lengths(&[RECORD]), [16 * 1024]);
     }
 }

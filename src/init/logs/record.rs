@@ -16,15 +16,15 @@ use model::printable;
 pub struct Record<'a> {
     /// The severity.
     pub level: Level,
-    /// The source: a daemon, a service, or `slurminit`.
+    /// The source: a daemon, a service, `slurminit`, or a program that it runs, such as `hook-1` or `jobs`.
     pub source: &'a str,
     /// The text; can contain any bytes.
     pub text: &'a [u8],
     /// Kind, template and fields of slurminit's own messages, for the JSON format.
     pub message: Option<&'a Message>,
-    /// The daemon or service that the event is about.
+    /// What the message is about: a daemon, a service, or `the command`.
     pub unit: Option<&'a str>,
-    /// The text may continue the previous message. Its level and source are then not reliable.
+    /// Whether the text may continue the previous message. If so, its level and source are not reliable.
     pub is_continuation: bool,
 }
 
@@ -42,7 +42,7 @@ struct Json<'a> {
     unit: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     continued: bool,
-    /// Constant for slurminit's own messages; their data are in `fields`, and both together are `text`.
+    /// For slurminit's own messages, the constant part: the data, if any, are in `fields`, and `text` then combines both.
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     fields: Option<&'a BTreeMap<Cow<'static, str>, String>>,

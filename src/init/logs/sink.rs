@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,11 +18,11 @@ use sys::system_calls::async_fd;
 
 use super::record::{self, Record};
 
-/// The backlog for a reader that does not keep up, in bytes.
+/// The maximum size of the backlog, in bytes, for a reader that does not keep up.
 const MAX_BACKLOG_BYTES: usize = 4 << 20;
-/// How long the reader has to read the backlog when slurminit exits.
+/// How long slurminit waits at its exit until the reader has read the backlog.
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
-/// A pipe that polls as writable takes this much without blocking (POSIX's PIPE_BUF on Linux).
+/// A pipe that polls as writable accepts this many bytes without blocking (POSIX's PIPE_BUF on Linux).
 const PIPE_BUF: usize = 4096;
 
 /// How standard error is written without blocking.
@@ -35,7 +35,7 @@ enum WriteMethod {
     Socket,
     /// A pipe or terminal that cannot be reopened: written only when it polls as writable.
     AfterPoll,
-    /// A regular file never blocks.
+    /// A regular file: writes never block.
     File,
 }
 
@@ -67,13 +67,13 @@ impl Sink {
         Self { fd, method, format, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
     }
 
-    /// Discards all lines.
+    /// A sink that discards all lines.
     #[cfg(test)]
     pub(super) fn without_output(format: LogFormat) -> Self {
         Self { fd: None, method: WriteMethod::File, format, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
     }
 
-    /// A handle to wait for until writing is possible again; not needed for a file.
+    /// A handle that becomes ready once writing is possible again; `None` for a file.
     pub(super) fn readiness(&self) -> Option<AsyncFd<OwnedFd>> {
         let fd = self.fd.as_ref()?.try_clone().ok()?;
         async_fd(fd, Interest::WRITABLE).ok()
@@ -83,7 +83,7 @@ impl Sink {
         !self.lines.is_empty()
     }
 
-    /// Queues a line including its newline; the next [`Sink::flush`] writes it.
+    /// Queues a line, including its newline, for the next [`Sink::flush`]. If the backlog is full, the line is dropped.
     pub(super) fn push(&mut self, line: Vec<u8>) {
         if self.bytes + line.len() > MAX_BACKLOG_BYTES {
             self.flush();
@@ -101,7 +101,7 @@ impl Sink {
         if self.dropped > 0 && self.lines.is_empty() {
             let dropped = message!(
                 "log-lines-dropped",
-                "{lines} log lines were dropped here: the log reader was too slow",
+                "log lines dropped here: {lines}; the log reader was too slow",
                 lines = std::mem::take(&mut self.dropped)
             );
             let line = Record::own(Level::Warn, super::OWN_NAME, None, &dropped).format(self.format, &record::now());
@@ -120,15 +120,23 @@ impl Sink {
                 Ok(n) => self.remove_written(n),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Standard error is closed, so the line is dropped.
+                // Standard error cannot be written to, for example because its reader has exited. So the line is dropped.
                 Err(_) => self.next_line(),
             }
         }
         true
     }
 
-    /// `rest`, the unwritten part of the first line, with the following lines that fit into the same write. The write
-    /// is limited to what a pipe takes atomically, so that other processes' output cannot split a line.
+    /// Like [`Sink::flush`], and then writes the number of dropped lines.
+    fn flush_with_dropped(&mut self) -> bool {
+        self.flush() && {
+            self.report_dropped();
+            self.flush()
+        }
+    }
+
+    /// `rest`, the unwritten part of the first line, with the following lines that fit into the same write; `None` if
+    /// none fits. The write is limited to what a pipe takes atomically, so that other processes' output cannot split these lines.
     fn coalesced(&self, rest: &[u8]) -> Option<Vec<u8>> {
         let second = self.lines.get(1)?;
         if rest.len() + second.len() > PIPE_BUF {
@@ -188,12 +196,14 @@ impl Sink {
         }
     }
 
+    /// Writes the backlog and the number of dropped lines, if the reader reads them in time.
     pub(super) fn finish(&mut self) {
-        self.report_dropped();
-        let step = Duration::from_millis(10);
-        let mut remaining = FINAL_FLUSH_TIMEOUT;
-        while !self.flush() && !remaining.is_zero() {
-            remaining = remaining.saturating_sub(step);
+        self.finish_within(FINAL_FLUSH_TIMEOUT);
+    }
+
+    fn finish_within(&mut self, timeout: Duration) {
+        let begin = Instant::now();
+        while !self.flush_with_dropped() && begin.elapsed() < timeout {
             if let Some(fd) = &self.fd {
                 let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
                 let _ = poll(&mut fds, PollTimeout::from(10_u8));
@@ -234,7 +244,7 @@ mod tests {
         (File::from(read), write)
     }
 
-    /// Reads until the pipe is empty, without the bytes that filled it.
+    /// Reads until the pipe is empty. Returns the text without the bytes that filled the pipe.
     fn output(pipe: &mut File) -> String {
         let (mut bytes, mut chunk) = (Vec::new(), [0; PIPE_BUF]);
         while let Ok(count @ 1..) = pipe.read(&mut chunk) {
@@ -278,17 +288,37 @@ mod tests {
         let starts: Vec<_> = text.lines().map(|line| &line[..1]).collect();
         assert_eq!(starts[..4], ["a", "b", "c", "d"]);
         let last: Vec<_> = text.lines().skip(4).collect();
-        assert!(last.len() == 2 && last[0].contains("2 log lines were dropped here") && last[1] == "end", "{last:?}");
+        assert!(last.len() == 2 && last[0].contains("log lines dropped here: 2;") && last[1] == "end", "{last:?}");
     }
 
     #[test]
-    fn finish_reports_dropped_lines() {
+    fn finish_reports_dropped_lines_after_backlog() {
         let (mut reader, pipe) = full_pipe();
         output(&mut reader);
         let mut sink = sink(pipe, WriteMethod::AfterPoll);
+        sink.push(b"a\n".to_vec());
         sink.dropped = 7;
         sink.finish();
-        assert!(output(&mut reader).contains("7 log lines were dropped here"));
+        let text = output(&mut reader);
+        assert!(text.starts_with("a\n") && text.contains("log lines dropped here: 7;"), "{text}");
+    }
+
+    /// A backlog is written in as many steps as the pipe needs.
+    #[test]
+    fn finish_writes_whole_backlog_to_reader_that_keeps_up() {
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let count = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            File::from(reader).read_to_end(&mut bytes).unwrap();
+            bytes.len()
+        });
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+        let mut sink = sink(writer, WriteMethod::OwnDescription);
+        (0..1000).for_each(|_| sink.push([[b'a'; 999].as_slice(), b"\n"].concat()));
+        sink.finish_within(Duration::from_secs(60));
+        drop(sink);
+        assert_eq!(count.join().unwrap(), 1_000_000);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The last lines of each daemon, for `slurminit logs` and for the report about a daemon that is given up.
+//! The last lines of slurminit and of each daemon and service, for `slurminit logs` and for reports about failures.
 //!
 //! All lines are in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most
 //! [`RING_BYTES`] bytes for each name. It needs no disk, so a read-only root or a full /run does not matter.
@@ -12,10 +12,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// The size of the ring buffer of each name.
 pub(super) const RING_BYTES: u64 = 64 * 1024;
-/// The part of a line that is kept; the log has the complete line.
+/// The number of bytes that are kept of a line; the log contains the complete line.
 const MAX_LINE_BYTES: usize = 4096;
 
-/// The number of batches queued for a follower that does not read, each smaller than a quarter of a ring.
+/// The maximum number of batches queued for a follower that does not read. Each batch contains at most a quarter of a ring and one line.
 const MAX_QUEUED_BATCHES: usize = 16;
 
 /// One ring buffer per name, one after the other in the file.
@@ -35,20 +35,20 @@ struct Ring {
     followers: Vec<Follower>,
 }
 
-/// A client that receives each line as it comes.
+/// A client that receives each new line.
 #[derive(Debug)]
 struct Follower {
     lines: Sender<Vec<u8>>,
-    /// How many lines were dropped since the last one that fit.
+    /// How many lines were dropped since the last batch that was queued.
     dropped_lines: usize,
 }
 
 impl Follower {
-    /// Passes lines on without blocking. Returns whether the follower is still there.
+    /// Passes lines on without blocking. Returns whether the follower is still connected.
     fn send(&mut self, lines: &[u8]) -> bool {
         let chunk = match self.dropped_lines {
             0 => lines.to_vec(),
-            count => [format!("... {count} lines are left out: the reader was too slow\n").as_bytes(), lines].concat(),
+            count => [format!("... lines left out: {count}; the reader was too slow\n").as_bytes(), lines].concat(),
         };
         match self.lines.try_send(chunk) {
             Ok(()) => self.dropped_lines = 0,
@@ -60,7 +60,7 @@ impl Follower {
 }
 
 impl Tails {
-    /// Keeps the last lines of these names from now on.
+    /// Creates an empty ring buffer for each name.
     ///
     /// # Errors
     /// The kernel cannot create a memfd.
@@ -81,7 +81,7 @@ impl Tails {
         let at = ring.written % RING_BYTES;
         let until_end = usize::try_from(RING_BYTES - at).unwrap_or_default();
         let (head, rest) = lines.split_at(lines.len().min(until_end));
-        // If there is no memory, the line is only in the log.
+        // If no memory is free, the lines are not kept.
         let written = file.write_all_at(head, start + at).and_then(|()| file.write_all_at(rest, start));
         if written.is_ok() {
             ring.written += lines.len() as u64;
@@ -89,7 +89,7 @@ impl Tails {
         ring.followers.retain_mut(|follower| follower.send(lines));
     }
 
-    /// Returns a channel that receives all lines from now on.
+    /// Returns a channel that receives the new lines of `name`; `None` if the lines of this name are not kept.
     pub(super) fn follow(&mut self, name: &str) -> Option<Receiver<Vec<u8>>> {
         let (lines, receiver) = channel(MAX_QUEUED_BATCHES);
         let (_, _, ring) = self.ring_mut(name)?;
@@ -120,7 +120,7 @@ impl Tails {
             return Vec::new();
         }
         if from > start {
-            // The beginning of the oldest line was overwritten.
+            // The beginning of the oldest line may have been overwritten.
             let first_complete_line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
             bytes.drain(..first_complete_line);
         }
@@ -133,7 +133,7 @@ impl Tails {
     }
 }
 
-/// Appends the part of a line that is kept to `lines`.
+/// Appends a line to `lines`, truncated to the length that is kept.
 pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
     match line.get(..MAX_LINE_BYTES) {
         Some(head) if line.len() > MAX_LINE_BYTES => {
@@ -195,7 +195,7 @@ mod tests {
         while let Ok(lines) = receiver.try_recv() {
             last = lines;
         }
-        assert_eq!(String::from_utf8(last).unwrap(), "... 6 lines are left out: the reader was too slow\n4\n");
+        assert_eq!(String::from_utf8(last).unwrap(), "... lines left out: 6; the reader was too slow\n4\n");
         drop(receiver);
         tails.add("a", b"5\n");
         assert!(tails.rings[0].followers.is_empty());
@@ -235,5 +235,17 @@ mod tests {
             prop_assert!(before == 0 || kept.len() + MAX_LINE_BYTES + 4 >= RING_BYTES as usize);
             prop_assert_eq!(tails.read("a", false), b"");
         }
+    }
+
+    #[test]
+    fn keeps_last_64_kib_of_each_name() {
+        let mut tails = tails();
+        let line = [vec![b'x'; 1023], b"\n".to_vec()].concat();
+        for _ in 0..70 {
+            tails.add("a", &line);
+            tails.add("b", b"y\n");
+        }
+        // The oldest line is not whole.
+        assert_eq!([tails.read("a", false).len(), tails.read("b", false).len()], [63 * 1024, 140]);
     }
 }

@@ -12,7 +12,7 @@ impl CommandLine {
         Self(words.into_iter().map(|word| word.as_ref().to_owned()).collect())
     }
 
-    /// A verb of `slurminit`, which is in the same directory as PID 1's program.
+    /// The command line `slurminit VERB`. `slurminit` is in the same directory as PID 1's program.
     pub(super) fn own(verb: &str) -> Self {
         let program = std::env::current_exe().map(|init| init.with_file_name("slurminit").into_os_string());
         Self(vec![program.unwrap_or_else(|_| "slurminit".into()), verb.into()])

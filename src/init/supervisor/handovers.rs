@@ -33,7 +33,8 @@ impl Supervisor {
             Err(error) => {
                 warn(&message!(
                     "no-notify-socket",
-                    "cannot create {file}: {error}; `scontrol reconfigure` may end {name}. Make {directory} writable (path < 90 characters)",
+                    "cannot create {file}: {error}; {name} may stop on `scontrol reconfigure`, or at its start if its command contains --systemd. \
+                     {directory} must be writable by root only, and its path must be shorter than 90 characters",
                     file = path.display(),
                     error,
                     name = spec.name,

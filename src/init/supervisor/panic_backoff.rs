@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// A pause that doubles while every step panics.
+/// A pause that doubles, up to [`LONGEST`], while every step panics.
 #[derive(Debug, Default)]
 pub(super) struct PanicBackoff {
     panics: u32,

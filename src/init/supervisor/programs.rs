@@ -1,5 +1,8 @@
 //! The command line, environment and output of each child.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -18,12 +21,12 @@ use model::unit::JobCare;
 use model::unit::{ProbeTest, Spec};
 use sys::users;
 
-/// The option that makes a preparation read [`Supervisor::prepare_input`].
+/// The option that makes a preparation read a [`PrepareInput`] from standard input.
 const INPUT_OPTION: &str = "--given";
 
-/// Slurm reads these as signs of systemd and changes its behaviour.
+/// Variables that Slurm takes as signs that systemd started it, and that change its behavior.
 const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
-/// Variables that images set for their users' programs. With them, munged would load foreign libraries, and fail.
+/// Variables that images set for their users' programs. With them, munged would load foreign libraries, and could fail.
 const NOT_FOR_MUNGED: [&str; 2] = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
 
 impl Supervisor {
@@ -41,7 +44,7 @@ impl Supervisor {
                 let is_marked = spec.daemon == Some(DaemonName::Slurmd) && child == Child::Unit(id);
                 as_unit_user(spec, Program { is_marked, ..program })
             }
-            // Command-line options also apply to children.
+            // The role and the node count from slurminit's command line also apply to the children.
             _ => {
                 let reads_role = matches!(child, Child::Prepare | Child::Reload);
                 let role = if reads_role { self.task.requested_role } else { Some(self.task.role) };
@@ -59,7 +62,7 @@ impl Supervisor {
         program.with_reports()
     }
 
-    /// The command line, and where the output goes.
+    /// The command line of a child, and the destination of its output.
     fn command_line(&self, child: Child) -> (CommandLine, Output) {
         let node = self.node();
         let jobs = |verb| CommandLine::jobs(node).arg(verb);
@@ -67,7 +70,7 @@ impl Supervisor {
             Child::Cmd => (CommandLine::new(&self.cmd), Output::Inherited),
             Child::Unit(id) => {
                 let unit = &self.machine.units()[id];
-                // A service may write many lines at once.
+                // A service may write many lines in one write, which must not become one message.
                 (self.unit_command(unit), if unit.spec.daemon.is_some() { Messages } else { Log })
             }
             Child::Probe(id) => match &self.machine.units()[id].spec.readiness {
@@ -146,7 +149,7 @@ impl Supervisor {
         self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node)
     }
 
-    /// A unit's command. Some units are started through a verb that prepares something and then executes the command.
+    /// A unit's command. Some units are started through a verb of slurminit that makes preparations and then executes the command.
     fn unit_command(&self, unit: &Unit) -> CommandLine {
         let mut command = CommandLine::new(&unit.spec.command);
         let registered = self.machine.prepared().and_then(|prepared| prepared.configured_node_name.as_deref());
@@ -162,7 +165,8 @@ impl Supervisor {
         wrapper.map_or(command.clone(), |wrapper| wrapper.then(command))
     }
 
-    /// If a previous slurmctld left saved state, `slurminit jobs number` prevents slurmctld from reusing job IDs.
+    /// `slurminit jobs number` prevents slurmctld from reusing the job IDs of a saved state or of an accounting database. `None` if that is not
+    /// necessary.
     fn number_command(&self, unit: &Unit) -> Option<CommandLine> {
         let number = self.with_state(CommandLine::own("jobs").arg("number"));
         let inherited = unit.inherited_state(self.machine.prepared());
@@ -183,7 +187,7 @@ impl Supervisor {
         Some(number.options(state_age.map(|age| ("--saved-within", age))))
     }
 
-    /// On a compute node, `slurminit jobs join` adds the node to the cluster.
+    /// If the node is dynamic, `slurminit jobs join` adds it to the cluster.
     fn join_command(&self, unit: &Unit) -> Option<CommandLine> {
         let prepared = self.machine.prepared()?;
         let join = CommandLine::jobs(&prepared.node_name)
@@ -194,7 +198,7 @@ impl Supervisor {
         Some(join.flag("--again", unit.has_been_ready()).arg("--"))
     }
 
-    /// On other roles, if jobs have cgroups, `slurminit jobs own-cgroup` gives slurmd one of its own.
+    /// If the node is not dynamic and jobs have cgroups, `slurminit jobs own-cgroup` starts slurmd in its own cgroup.
     fn own_cgroup_command(&self) -> Option<CommandLine> {
         let has_cgroups = self.machine.prepared().is_some_and(|prepared| !prepared.without_cgroups);
         has_cgroups.then(|| CommandLine::own("jobs").arg("own-cgroup").arg("--"))
@@ -215,7 +219,7 @@ impl Supervisor {
         command.option("--socket", machine::protocol::socket(&self.task.paths.run))
     }
 
-    /// Adds the paths that show where slurmctld's state is.
+    /// Adds the paths of slurm.conf and of slurmctld's state.
     fn with_state(&self, command: CommandLine) -> CommandLine {
         let paths = &self.task.paths;
         command.option("--slurm-conf", paths.slurm.join("slurm.conf")).option("--state", paths.state.join("slurmctld"))
@@ -231,7 +235,7 @@ impl Supervisor {
         CommandLine::own(verb).options(self.task.config_file.as_ref().map(|file| ("--config", file)))
     }
 
-    /// Passes the process groups of all units, so that `free-port` kills none of them.
+    /// Passes the process groups of all running units, so that `free-port` kills none of them.
     fn free_port_command(&self, unit: &Unit) -> CommandLine {
         let port = match unit.spec.readiness {
             ReadinessTest::Port(port) => port,
@@ -267,8 +271,9 @@ impl Supervisor {
         CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(INPUT_OPTION)
     }
 
-    /// The checks for this round's units. Skips units that have died. Also skips slurmd while no thread can be created:
-    /// the check makes each slurmstepd create one, and a slurmstepd that cannot exits and ends its job (24.11: `macros.h`).
+    /// The checks for this round's units. Skips units that have died. Also skips slurmd while the process limit is
+    /// nearly reached: the check makes each slurmstepd create a thread, and if that fails, the slurmstepd exits and its
+    /// job ends (24.11: `macros.h`).
     fn liveness_checks(&self) -> Vec<LivenessCheck> {
         let node = self.node();
         let is_short_of_processes = limits::process_shortage().is_some();
@@ -298,7 +303,8 @@ fn has_custom_liveness(spec: &Spec) -> bool {
     spec.liveness.as_ref().is_some_and(|liveness| matches!(liveness.test, ProbeTest::Command(_)))
 }
 
-/// The program as the unit's user, with the unit's variables and the user's own.
+/// Sets the program's user to that of the unit, and adds the variables of the unit and of this user. `slurminit as-user` switches to a user that PID
+/// 1 cannot look up.
 fn as_unit_user(spec: &Spec, mut program: Program) -> Program {
     let mut added = unit_env(spec);
     let mut removed = NOT_FOR_DAEMONS.to_vec();
@@ -324,7 +330,7 @@ fn as_unit_user(spec: &Spec, mut program: Program) -> Program {
     Program { env: environment(&added, &removed), user, ..program }
 }
 
-/// The variables of the unit, and its defaults for variables that slurminit does not have.
+/// The variables of the unit, and its defaults for variables that are not set in slurminit's environment.
 fn unit_env(spec: &Spec) -> BTreeMap<String, String> {
     let unset = spec.default_env.iter().filter(|(name, _)| std::env::var_os(name).is_none());
     let defaults = unset.cloned();

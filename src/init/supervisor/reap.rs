@@ -17,22 +17,21 @@ use model::log::Level;
 use model::message;
 use sys::{proc, system_calls};
 
-/// A unit whose main process is dead. The rest of its group got SIGKILL but may still hold the unit's port, and a new
-/// process would find it taken. The remaining processes are reparented to PID 1 as they die, so each death triggers a
-/// new check.
+/// A unit whose main process is dead. The other processes of its group have received SIGKILL but may still use the unit's port, so that a new process
+/// could not bind it. PID 1 also reaps these processes, so each of their deaths triggers a new check.
 #[derive(Debug)]
 pub(super) struct DyingUnit {
     group: Pid,
-    /// After this, processes stuck in the kernel are no longer waited for.
+    /// The deadline for the other processes: a process that is stuck in the kernel may not die.
     pub(super) until: Instant,
     event: Event,
 }
 
-/// How long the rest of a group may take to die.
+/// How long the remaining processes of a group may take to die.
 const GROUP_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Supervisor {
-    /// Reaps all dead children: one SIGCHLD can stand for many deaths.
+    /// Reaps all dead children: one SIGCHLD can be sent for several deaths.
     pub(super) fn reap(&mut self) {
         loop {
             match system_calls::find_zombie() {
@@ -61,7 +60,7 @@ impl Supervisor {
             let exit = collect(pid);
             let reaped = message!(
                 "predecessor-reaped",
-                "reaped a process that has handed over, process {pid}: {exit}",
+                "reaped a daemon's previous process after a handover, process {pid}: {exit}",
                 pid,
                 exit
             );
@@ -92,7 +91,7 @@ impl Supervisor {
         }
     }
 
-    /// Reports deaths after which no process of the unit is left.
+    /// Reports the deaths of units whose process groups are empty, or whose remaining processes did not die in time.
     pub(super) fn report_deaths(&mut self) {
         let now = Instant::now();
         for dying in std::mem::take(&mut self.dying_units) {
@@ -105,7 +104,8 @@ impl Supervisor {
     }
 }
 
-/// Whether a zombie is a slurmstepd. slurmd forks twice, so each slurmstepd is an orphan. Only a process of root can be one.
+/// Whether a zombie is a slurmstepd. slurmd forks twice, so each slurmstepd is an orphan. Only root's processes qualify, because any user can give a
+/// process this name.
 fn is_slurmstepd(zombie: Pid) -> bool {
     let stat = proc::stat(zombie.as_raw());
     stat.is_some_and(|stat| stat.name == "slurmstepd") && proc::is_root_process(zombie.as_raw())

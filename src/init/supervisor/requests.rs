@@ -4,7 +4,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::Supervisor;
 use crate::control::{self, FullReply, ReceivedRequest};
-use crate::logs::{Record, warn};
+use crate::logs::{OWN_NAME, Record, warn};
 use machine::protocol::{self, Reply, Request};
 use machine::{Command, Event};
 use model::daemons::DaemonName;
@@ -12,7 +12,7 @@ use model::message;
 use model::message::Report;
 
 impl Supervisor {
-    /// Opens the control socket. If that fails the container works but takes no requests. A plain init has no socket.
+    /// Opens the control socket. If that fails, the container works, but accepts no requests. A plain init has no socket.
     pub(super) fn open_control(&self) -> UnboundedReceiver<ReceivedRequest> {
         let (requests, incoming) = unbounded_channel();
         if self.task.setup.has_cluster {
@@ -21,7 +21,9 @@ impl Supervisor {
                 Ok(listener) => drop(tokio::task::spawn_local(control::serve(listener, requests))),
                 Err(error) => warn(&message!(
                     "no-control-socket",
-                    "{socket}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",
+                    "cannot open the control socket {socket}: {error}; `restart`, `reload`, `stop` and `logs` will not work; \
+                     the socket's directory must be writable by root only, the socket's path shorter than 108 characters, \
+                     and no other file may have this name",
                     socket = socket.display(),
                     error
                 )),
@@ -40,15 +42,15 @@ impl Supervisor {
             }
             Request::Restart { name } => match self.machine.units().named(&name) {
                 Some(unit) => self.command(Command::Restart(unit.id), Reply::Restarting { starts: unit.starts() }),
-                None => self.unknown_unit(&name),
+                None => self.unknown_unit(&name, None),
             },
             Request::Logs { name, lines } => match self.logs.last_lines(&name, lines as usize) {
                 Some(lines) => FullReply { reply: Reply::Lines, lines, new_lines: None },
-                None => self.unknown_unit(&name),
+                None => self.unknown_unit(&name, Some(OWN_NAME)),
             },
             Request::Follow { name, lines } => match self.logs.follow(&name, lines as usize) {
                 Some((lines, new_lines)) => FullReply { reply: Reply::Lines, lines, new_lines: Some(new_lines) },
-                None => self.unknown_unit(&name),
+                None => self.unknown_unit(&name, Some(OWN_NAME)),
             },
             Request::Report { report: Report { level, message } } => {
                 let slurmd = DaemonName::Slurmd.as_str();
@@ -70,8 +72,9 @@ impl Supervisor {
         }
     }
 
-    fn unknown_unit(&self, name: &str) -> FullReply {
-        let names: Vec<_> = self.machine.units().iter().map(|unit| unit.spec.name.as_str()).collect();
+    fn unknown_unit(&self, name: &str, other: Option<&str>) -> FullReply {
+        let units = self.machine.units().iter().map(|unit| unit.spec.name.as_str());
+        let names: Vec<_> = units.chain(other).collect();
         let why = format!("no daemon or service named `{name}`; known: {}", names.join(", "));
         Reply::Refused { why }.into()
     }

@@ -158,7 +158,11 @@ fn restarts_slow_unit_after_minute_without_response() {
         round(&mut sim, &[]);
     }
     assert_eq!(sim.stopped, []);
-    let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::Slow { .. })).count();
+    let count = sim
+        .notices
+        .iter()
+        .filter(|notice| matches!(notice, Notice::Slow { limit, .. } if *limit == 60 * SECOND))
+        .count();
     assert_eq!(count, 3, "one line per slow period");
     let begin = sim.now;
     while sim.stopped.is_empty() {

@@ -1,6 +1,6 @@
-//! Applies the new files to slurmctld and slurmd, and restores the previous ones if the daemons fail with them.
+//! Applies the new files to slurmctld and slurmd, and restores the previous files if the new ones do not work.
 //!
-//! Each function takes the work of the stage that ends, and returns the stage that begins.
+//! Most functions take the work of the stage that ends, and return the stage that begins.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::state::{Rollback, Stage, Work};
 use super::{Outcome, Reload};
 use crate::UnitId;
 
-/// The timeout of restoring the previous files.
+/// The timeout for restoring the previous files.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A daemon that crashes because of its configuration does so within a second of reading it. slurmd reads it after
-/// slurmctld.
+/// How long a reload watches the daemons for crashes. A daemon that crashes because of its configuration does so within a second of reading it.
+/// slurmd reads it after slurmctld.
 const CRASH_WATCH: Duration = Duration::from_secs(5);
-/// A single death may have any cause. If the files are at fault, the daemon dies again at the next start.
+/// The number of deaths of slurmctld and slurmd, counted together, at which the previous files are restored. A single death may have any cause.
 const DEATHS_BEFORE_ROLLBACK: u32 = 2;
 
 impl Reload {
@@ -55,12 +55,16 @@ impl Reload {
         true
     }
 
-    /// Continues a reload once the daemons are ready and the node can be used.
+    /// Continues a reload once the daemons are ready, and the node is usable or remains drained.
     pub(super) fn applied(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         match &work.rollback {
-            Some(rollback) => {
-                let text = format!("{}; the cluster runs with the previous files", rollback.why);
+            Some(Rollback { why, is_restored: true, .. }) => {
+                let text = format!("{why}; the cluster runs with the previous files");
                 self.end(Outcome::RolledBack, text, &mut cluster.step)
+            }
+            Some(Rollback { why, .. }) => {
+                let text = format!("{why}; the previous files could not be restored");
+                self.end(Outcome::Failed, text, &mut cluster.step)
             }
             None => self.run_next_helper(None, work, cluster),
         }
@@ -87,16 +91,17 @@ impl Reload {
         Stage::Watching { until: step.now + CRASH_WATCH, work }
     }
 
-    /// Handles a node that did not become usable again before the deadline.
+    /// Handles daemons or a node that did not become ready before the deadline.
     pub(super) fn handle_node_timeout(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         let after = cluster.policy.ready_timeout.as_secs();
         let report = cluster.node.report.as_ref();
-        let node = report.map(|node| format!(" ({}: {})", node.state, node.reason)).unwrap_or_default();
-        let why = format!("the node is not usable {after} s after the new files were applied{node}");
+        let node = report.map(|node| format!(" (the controller last reported: {node})")).unwrap_or_default();
+        let why = format!("the cluster is not ready {after} s after the new files were applied{node}");
         match &work.rollback {
             Some(rollback) => {
+                let restore = if rollback.is_restored { "were restored" } else { "could not be restored" };
                 let text = format!(
-                    "{}; the node is still not usable {after} s after the previous files were restored{node}",
+                    "{}; the previous files {restore}, and the cluster is still not ready after {after} s{node}",
                     rollback.why
                 );
                 self.end(Outcome::Failed, text, &mut cluster.step)
@@ -105,8 +110,8 @@ impl Reload {
         }
     }
 
-    /// Handles new files that do not work: restores the previous files if the node was usable with them. Otherwise the new
-    /// files stay, because the next change may complete them.
+    /// Handles new files that do not work: restores the previous files if the node was usable with them. If it was not, the new files remain, because
+    /// the next change may complete them.
     pub(super) fn undo(&mut self, why: String, work: Work, cluster: &mut Cluster) -> Stage {
         match work.was_usable {
             true => roll_back(None, why, work, cluster),
@@ -115,7 +120,7 @@ impl Reload {
     }
 }
 
-/// Whether slurmctld and slurmd are ready, and the node can be used.
+/// Whether slurmctld and slurmd are ready, and the node is usable or remains drained.
 pub(super) fn is_slurm_ready(cluster: &Cluster) -> bool {
     cluster.units.slurm().into_iter().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known()
 }
@@ -127,7 +132,7 @@ pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
     advance_stopping(Work { apply: Apply::Restart, ..work }, cluster)
 }
 
-/// Stops slurmd first, because slurmctld must outlive it. Job steps keep running under their slurmstepd.
+/// Stops slurmd, then slurmctld, which must outlive it; then lets both start again. Job steps keep running under their slurmstepd.
 pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     let slurm = cluster.units.slurm();
     if !cluster.units.stop_in_order(&slurm, RestartIntent::Requested, &mut cluster.step) {
@@ -142,7 +147,7 @@ pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     start_slurm(work, cluster)
 }
 
-/// Starts the daemons, with the timeout of a container start.
+/// Begins to wait for the daemons and the node, with the timeout of a container start.
 pub(super) fn start_slurm(work: Work, cluster: &Cluster) -> Stage {
     Stage::Starting { until: cluster.step.now + cluster.policy.ready_timeout, work }
 }
@@ -155,13 +160,16 @@ fn roll_back(failed_unit: Option<UnitId>, why: String, mut work: Work, cluster: 
     cluster.node.forget(&mut cluster.step);
     cluster.step.kill_task(Child::Reconfigure);
     cluster.prepared = work.previous.take();
-    work.rollback = Some(Rollback { why, failed_unit });
+    work.rollback = Some(Rollback { why, failed_unit, is_restored: false });
     cluster.step.start_task(Child::Restore);
     Stage::Restoring { until: cluster.step.now + RESTORE_TIMEOUT, work }
 }
 
 /// Handles the result of restoring the previous files.
-pub(super) fn restored(is_restored: bool, work: Work, cluster: &mut Cluster) -> Stage {
+pub(super) fn restored(is_restored: bool, mut work: Work, cluster: &mut Cluster) -> Stage {
+    if let Some(rollback) = &mut work.rollback {
+        rollback.is_restored = is_restored;
+    }
     if !is_restored {
         cluster.step.report(Notice::NotRestored);
     }

@@ -12,16 +12,16 @@ use crate::UnitId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// There was nothing to do.
+    /// No daemon had to be reconfigured or restarted.
     Unchanged,
     /// The daemons run with the new files.
     Applied,
-    /// The new configuration is invalid; nothing was changed.
+    /// The configuration was rejected, or the preparation failed or timed out; no daemon was changed.
     Refused,
-    /// The daemons could not run with the new files. The previous ones were restored.
+    /// The cluster did not work with the new files. The previous ones were restored.
     #[serde(rename = "went-back")]
     RolledBack,
-    /// The cluster does not work; the cause is in the log.
+    /// The new files do not work, and the previous ones were not restored or do not work either; the cause is in the log.
     Failed,
 }
 
@@ -56,7 +56,7 @@ pub enum Cause {
     Hangup,
     /// `slurminit reload`.
     Verb,
-    /// A file in the operator's directory was written.
+    /// A file in the operator's directory was written, moved or deleted.
     Change,
 }
 
@@ -68,7 +68,7 @@ pub(in super::super) struct Reload {
     /// The next reload, if one was requested and has not begun.
     pub(super) next: Option<Cause>,
     pub(super) request_count: u64,
-    /// How many of these requests are served once the current reload has ended.
+    /// How many of the requests so far are served once the current reload has ended.
     pub(super) served_requests: u64,
     pub(super) last: Option<LastReload>,
 }
@@ -85,16 +85,16 @@ pub(super) enum Stage {
         until: Moment,
         work: Work,
     },
-    /// slurmd, then slurmctld, are being stopped; nothing starts meanwhile.
+    /// slurmd, then slurmctld, are being stopped; neither starts meanwhile.
     Stopping {
         work: Work,
     },
-    /// The daemons start, and the node must become usable.
+    /// The daemons start, and the node must become usable or remain drained.
     Starting {
         until: Moment,
         work: Work,
     },
-    /// The files are applied, and a last helper runs.
+    /// The files are applied, and a helper creates the accounts or runs the test job.
     Finishing {
         helper: Helper,
         work: Work,
@@ -120,6 +120,7 @@ pub(super) struct Work {
     pub(super) changed: Vec<String>,
     /// The result of the previous preparation.
     pub(super) previous: Option<Prepared>,
+    /// Whether the node was usable with the previous files. A node drained by an administrator or by the agent counts as usable.
     pub(super) was_usable: bool,
     /// The number of unexpected deaths of slurmctld and slurmd.
     pub(super) deaths: u32,
@@ -127,12 +128,14 @@ pub(super) struct Work {
     pub(super) rollback: Option<Rollback>,
 }
 
-/// Why the previous files are restored.
+/// The restoration of the previous files, and its reason.
 #[derive(Debug)]
 pub(super) struct Rollback {
     pub(super) why: String,
-    /// The unit that died with the new files.
+    /// The unit that died with the new files; `None` if the cluster did not become ready, or the test job failed.
     pub(super) failed_unit: Option<UnitId>,
+    /// Whether the previous files are installed again.
+    pub(super) is_restored: bool,
 }
 
 impl Reload {
@@ -149,7 +152,7 @@ impl Reload {
         stage.into_iter().chain(self.settle).min()
     }
 
-    /// Whether the reload waits for the node.
+    /// Whether the reload waits for the daemons and the node.
     pub(in super::super) fn awaits_node(&self) -> bool {
         matches!(self.stage, Stage::Starting { .. })
     }
@@ -159,8 +162,8 @@ impl Reload {
         matches!(self.stage, Stage::Finishing { helper, .. } if helper.child == child)
     }
 
-    /// Whether new files are being applied to slurmctld and slurmd. The daemons are slow in these stages, each of which
-    /// has its own deadline. Once they start again, liveness checks apply as usual.
+    /// Whether the new or the previous files are being applied to slurmctld and slurmd, which may be slow in these stages.
+    /// Once they start again, liveness checks apply as usual.
     pub(in super::super) fn is_applying(&self) -> bool {
         matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
     }
@@ -200,7 +203,7 @@ impl Work {
         if !self.deferred.is_empty() {
             let tables = self.deferred.join(", ");
             text.push_str(&format!(
-                "; not applied: changes of {tables} in slurminit.toml take effect at the next start of the container"
+                "; not applied yet: changes to {tables} in slurminit.toml (they take effect at the next start of the container)"
             ));
         }
         text

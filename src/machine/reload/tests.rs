@@ -209,6 +209,18 @@ fn restores_previous_files_after_second_crash() {
 }
 
 #[test]
+fn reload_fails_if_previous_files_cannot_be_restored() {
+    let mut sim = serving();
+    reload(&mut sim, Apply::Restart);
+    end_daemons(&mut sim);
+    sim.exits(Unit(SLURMCTLD), Exit::Code(1));
+    sim.exits(Unit(SLURMCTLD), Exit::Code(1));
+    sim.exits(Child::Restore, Exit::Code(1));
+    start_daemons(&mut sim);
+    assert_eq!(last_reload(&sim).0, Outcome::Failed);
+}
+
+#[test]
 fn slurmctld_ready_during_its_stop_recovers_no_jobs() {
     let mut sim = serving();
     sim.send(Event::Command(Command::Reload));

@@ -70,6 +70,8 @@ fn command_waits_for_configured_associations() {
         sim.ready_with(with_accounts());
         assert_eq!(sim.spawned.last(), Some(&Child::Associations));
         assert!(!sim.alive.contains(&Child::Cmd));
+        let snapshot = sim.machine.snapshot();
+        assert!(!snapshot.ready && snapshot.why.contains("accounts of slurminit.toml"), "{}", snapshot.why);
         sim.exits(Child::Associations, Exit::Code(exit));
         assert!(sim.alive.contains(&Child::Cmd));
         let is_reported = sim.notices.iter().any(|notice| matches!(notice, Notice::AssociationsNotMade { .. }));

@@ -112,6 +112,7 @@ fn is_ready_once_test_job_has_run() {
         let mut sim = Sim::new(cluster(true));
         sim.ready_with(own_files(true));
         assert!(sim.alive.contains(&Child::TestJob) && !sim.alive.contains(&Child::Cmd));
+        assert_eq!(sim.machine.snapshot().why, "a test job is running");
         sim.exits(Child::TestJob, exit);
         if !runs {
             // The stop kills the query.

@@ -79,6 +79,29 @@ fn restarts_finished_service_on_request() {
 }
 
 #[test]
+fn service_that_never_restarts_is_only_stopped_if_it_does_not_get_ready() {
+    let mut setup = cluster(false);
+    setup.units[3].restart = RestartPolicy::Never;
+    let mut sim = Sim::new(setup);
+    sim.ready();
+    sim.wait(Duration::from_secs(60));
+    assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::NeverReady { restarts: false, .. })));
+    sim.exits(Child::Unit(API), Exit::Signal(libc::SIGTERM));
+    assert_eq!(state(&sim, API), "finished");
+}
+
+#[test]
+fn status_states_that_failed_daemon_is_not_restarted() {
+    let mut setup = cluster(false);
+    (setup.supervise.on_give_up, setup.supervise.give_up_after) = (OnGiveUp::Hold, 1);
+    let mut sim = Sim::new(setup);
+    sim.prepared();
+    sim.exits(Child::Unit(MUNGED), Exit::Code(1));
+    assert_eq!(state(&sim, MUNGED), "given up");
+    assert_eq!(sim.machine.snapshot().why, "munged failed too often, and is not restarted");
+}
+
+#[test]
 fn stop_refuses_restart_and_second_stop_kills_processes() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();

@@ -2,10 +2,10 @@
 //!
 //! | cause | counts towards giving up | next start |
 //! |---|---|---|
-//! | the unit died while it was serving: any user's request may have killed it | no | after a pause, 4 s at most |
-//! | the unit died otherwise | yes | after a pause that doubles |
-//! | no process, memory or file descriptor was left, which any user can cause | no | after a pause, 4 s at most |
-//! | its port is taken | only if the unit was never ready and slurminit may not end the owner: then the setup is wrong | once `slurminit free-port` has ended |
+//! | no process, memory or file descriptor was left, which any user can cause | no | after a pause of at most 4 s |
+//! | the unit's port is taken | only if the unit was never ready and the port cannot be freed: then the setup is wrong | after `slurminit free-port` has ended: at once on the first retry if the port is free, else after a pause of at most 4 s |
+//! | the unit died while it was serving: any user's request may have killed it | no | after a pause of at most 4 s |
+//! | any other death of the unit | yes | at once the first time, then after a pause that doubles |
 //!
 //! [`Unit::record_end`] records the end. The caller then calls exactly one of [`Unit::finish`], [`Unit::wait`] and
 //! [`Unit::handle_death`], which set the unit's next state.
@@ -19,7 +19,7 @@ use super::{End, RestartIntent, State, Unit, exponential_backoff};
 use crate::step::Step;
 use crate::{Child, Exit, ExternalCause, Moment, Notice};
 
-/// The maximum time for a daemon to exit that was stopped by another program (`scontrol shutdown`).
+/// How long a daemon may take to exit if another program stops it (`scontrol shutdown`).
 const MAX_SHUTDOWN: Duration = Duration::from_secs(10);
 /// Maximum backoff after an exit that any user can cause. The unit must restart soon after the cause is gone, and an attempt is cheap.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
@@ -31,7 +31,7 @@ const FREE_PORT: Duration = Duration::from_secs(10);
 pub(crate) struct Run {
     /// Why slurminit stopped the process; `None` if it did not.
     pub(crate) intent: Option<RestartIntent>,
-    /// How long the process ran; zero if slurminit stopped it.
+    /// How long the process was ready or, if it never was, how long it ran; zero if slurminit stopped it.
     uptime: Duration,
     was_ready: bool,
     /// How long the failed start took; zero if the unit has ever been ready.
@@ -97,7 +97,7 @@ impl Unit {
             step.report(Notice::UnitFinished { name, exit });
             return DeathOutcome::Finished;
         }
-        // A long run resets the failure count, a long start does not.
+        // A long run resets the failure count; a long start does not.
         if was_ready && uptime >= policy.reset_after {
             self.forget_failures();
             self.external_failures = 0;
@@ -106,7 +106,7 @@ impl Unit {
             self.back_off_externally(exit, shortage, policy, step);
             return DeathOutcome::Restarts;
         }
-        // A unit that is ready as soon as it starts may never have listened.
+        // Without a readiness test, a unit is ready as soon as it starts, and may never have listened.
         let has_readiness_test = self.spec.readiness != ReadinessTest::Started;
         let was_serving = has_readiness_test && was_ready && self.liveness_history.has_answered();
         if was_serving {
@@ -158,8 +158,8 @@ impl Unit {
         None
     }
 
-    /// Records a failure and its duration. The give-up window excludes this time; otherwise a unit that fails slowly would be
-    /// retried forever. Returns whether the limit is exceeded, so that the unit is given up.
+    /// Records a failure and its duration. The give-up window excludes the durations of failures; otherwise a unit that fails slowly would be retried
+    /// forever. Returns whether the limit is reached, so that the unit is given up.
     fn record_failure(&mut self, took: Duration, policy: &Supervise, step: &Step) -> bool {
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
         self.failures.iter_mut().for_each(|at| *at += took);
@@ -181,7 +181,7 @@ impl Unit {
         self.consecutive_failures = 0;
     }
 
-    /// The pause before the next start: none after the first failure, then doubling, with 25 % jitter.
+    /// The pause before the next start: none after the first failure, then doubling, with a jitter of 25 % in both directions.
     fn pause(&self, policy: &Supervise, random: u64) -> Duration {
         let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
         let failures = self.consecutive_failures.saturating_sub(1);

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Vendor;
 
-/// Whether a GPU that the driver reports can be used in this container.
+/// Whether a GPU or MIG instance that the driver reports can be used in this container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum Access {
-    /// The device file can be opened.
+    /// The GPU can be used.
     #[default]
     Usable,
     /// The GPU exists but cannot be used.
@@ -40,7 +40,7 @@ impl Access {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Obstacle {
-    /// The device file is not in the container.
+    /// The GPU was not passed to the container.
     #[default]
     NotGiven,
     /// The container's device rules deny access.
@@ -53,7 +53,7 @@ pub enum Obstacle {
     NoDriver,
     /// The GPU fell off the bus or needs a reset.
     Lost,
-    /// The driver lists the GPU but denies access.
+    /// The driver lists the GPU but denies access, or could not initialize it.
     Refused,
     /// The driver does not answer.
     Hang,
@@ -63,22 +63,23 @@ pub enum Obstacle {
     SharedFile,
     /// The device file is unknown.
     UnknownFile,
-    /// Another GPU has the same unique name.
+    /// Another GPU or MIG instance has the same UUID.
     SharedName,
-    /// The GPU has no name by which a job could select it in the runtime.
+    /// The MIG instance has no known UUID by which a job could select it in CUDA.
     Nameless,
     /// The GPU has a fault and is excluded from jobs.
     Faulty,
     /// The operator excluded the GPU.
     NotChosen,
-    /// The GPU is integrated into the processor, and there are discrete GPUs.
+    /// The GPU is integrated into the processor. Jobs do not get it, because there are discrete GPUs, or because jobs get no integrated GPU of this
+    /// vendor by default.
     Integrated,
     /// Any other reason.
     Other,
 }
 
 impl Obstacle {
-    /// Whether this is a fault, rather than a GPU that was not passed or was excluded.
+    /// Whether this is unintended; `false` if the GPU was not passed, was excluded by the operator, or is integrated.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::NotGiven | Self::NotChosen | Self::Integrated)
     }
@@ -104,13 +105,13 @@ impl Obstacle {
         Self::Other,
     ];
 
-    /// Whether the GPU and its driver are in the container, although jobs cannot or may not use the GPU now. If not, the
-    /// GPU is treated as if the machine did not have it.
+    /// Whether the GPU and its driver are in the container, although jobs cannot or may not use the GPU now. If not, the machine is treated as one
+    /// without this GPU.
     pub const fn is_present(self) -> bool {
         !matches!(self, Self::NotGiven | Self::Denied | Self::Mode | Self::NoDevice | Self::NoDriver | Self::Refused)
     }
 
-    /// Whether the vendor's runtime still sees and counts the GPU.
+    /// Whether the vendor's runtime still enumerates the GPU.
     pub const fn is_seen_by_runtime(self) -> bool {
         matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty | Self::Starting)
     }
@@ -143,15 +144,15 @@ impl Obstacle {
             Self::Hang => ("the driver hangs: a GPU failed or is being reset", words.hang),
             Self::Starting => (
                 "the driver initializes each GPU at its first use, which takes seconds without persistence mode",
-                "no action: jobs get the GPU as soon as it responds; nvidia-persistenced on the host makes it faster",
+                "no action: jobs get the GPU as soon as it responds; nvidia-persistenced on the host speeds this up",
             ),
             Self::Refused => (
                 "the driver denies this container access to the GPU, or could not initialize it",
                 "run nvidia-smi on the host; if it works, start the container with --gpus all",
             ),
             Self::SharedFile => (
-                "slurmd exits at a duplicate device file, so only the first GPU is used",
-                "no action; report this machine as a bug (the driver's report is inconsistent)",
+                "slurmd exits if two GPUs have the same device file, so only the first GPU is used",
+                "no action; report this as a bug (the driver reports one device file for two GPUs)",
             ),
             Self::UnknownFile => (
                 "neither NVML nor /proc/driver/nvidia reports the GPU's minor number, so its device file is unknown",
@@ -163,21 +164,25 @@ impl Obstacle {
             ),
             Self::Nameless => (
                 "no UUID from the driver; CUDA requires it to select an instance",
-                "run nvidia-smi -L on the host; re-create the instance (nvidia-smi mig -dci, -dgi, -cgi PROFILE -C)",
+                "run nvidia-smi -L on the host; if it shows no UUID, re-create the instance (nvidia-smi mig -dci, -dgi, -cgi PROFILE -C), \
+                 otherwise start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
             ),
             Self::Faulty => (
                 "excluded because of a fault ([faults] of slurminit.toml)",
-                "the GPU returns when it has recovered, or after a fix with `slurminit gpu release` and `slurminit gpu return`",
+                "no action if the GPU recovers by itself; otherwise run `slurminit gpu release GPU`, fix the GPU, then run `slurminit gpu return GPU`",
             ),
             Self::NotChosen => (
                 "excluded by `[gpu] only` or `except` of slurminit.toml",
                 "no action if intended; otherwise change `[gpu] only` or `except`",
             ),
             Self::Integrated => (
-                "the GPU is integrated into the processor, and any GPU job could get it",
+                "the GPU is integrated into the processor, and could be allocated to any GPU job",
                 "no action if intended; otherwise add it to `[gpu] only` of slurminit.toml, with the other GPUs for jobs",
             ),
-            Self::Other => ("see the kernel's message", "check the driver's messages on the host (dmesg)"),
+            Self::Other => (
+                "the kernel refused to open the device file, with the error shown in parentheses",
+                "check the driver's messages on the host (dmesg)",
+            ),
         }
     }
 }

@@ -11,10 +11,10 @@ pub struct Condition {
     pub index: u32,
     /// Used and total memory in MiB.
     pub memory_mib: Option<(u64, u64)>,
-    /// Free memory in MiB: neither used nor kept by the driver for itself.
+    /// Free memory in MiB: neither in use nor reserved by the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_free_mib: Option<u64>,
-    /// The compute processes on the GPU.
+    /// The compute processes on the GPU, at most 64.
     pub processes: Option<Vec<GpuProcess>>,
     /// The reasons why the clocks are reduced.
     pub slowdowns: Option<Vec<Slowdown>>,
@@ -31,7 +31,7 @@ pub struct Condition {
     pub is_persistent: Option<bool>,
     /// The recent utilization in percent.
     pub utilization: Option<u32>,
-    /// Why values are missing: the GPU is lost, or the driver denies access.
+    /// Why values are missing: the GPU is lost, or the driver denies access or could not initialize the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<Obstacle>,
 }
@@ -39,7 +39,7 @@ pub struct Condition {
 /// A process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// The PID on the host.
+    /// The PID in the PID namespace of the process that queries the driver.
     pub pid: u32,
     /// The GPU memory that the process uses, in MiB.
     pub memory_mib: Option<u64>,
@@ -62,7 +62,7 @@ pub enum Slowdown {
 /// A PCI Express link: current and maximum values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pcie {
-    /// The current generation; low while the GPU sleeps.
+    /// The current generation, which may be lower while the GPU is idle.
     pub generation: u32,
     /// The highest generation that GPU and machine support.
     pub highest_generation: u32,

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// The kernel's own limit is 8192. Larger numbers are errors, and expanding a range of them would exhaust memory.
+/// The highest accepted number; the kernel's own limit is 8192 CPUs. A higher number is rejected, because expanding a range up to such a number
+/// could exhaust memory.
 const HIGHEST_CPU: u32 = 65_535;
 
 impl CpuSet {

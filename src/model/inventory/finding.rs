@@ -35,7 +35,7 @@ impl Finding {
         Self { kind, severity, what: what.into(), cause: cause.into(), fix: fix.into() }
     }
 
-    /// A finding about something worth knowing.
+    /// An informational finding.
     pub fn info(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Info, what, cause, fix)
     }
@@ -45,7 +45,7 @@ impl Finding {
         Self::new(kind, Severity::Warning, what, cause, fix)
     }
 
-    /// An error: something does not work.
+    /// An error: a requested feature does not work.
     pub fn error(kind: Kind, what: impl Into<String>, cause: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(kind, Severity::Error, what, cause, fix)
     }
@@ -66,15 +66,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing.
+    /// Information; no problem.
     Info,
     /// The cluster runs, but less well than expected.
     Warning,
-    /// Something that was requested does not work.
+    /// A requested feature does not work.
     Error,
 }
 

@@ -87,13 +87,12 @@ pub fn indices(gres: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The indices of the GPUs that are partly in use: 0 for `shard:nvidia:2(2/4,0/4)`, 1 for `mps:50(0/100,50/100)`. They are the same as
-/// those of whole GPUs.
+/// The indices of the GPUs whose shards or MPS shares are in use: 0 for `shard:nvidia:2(2/4,0/4)`, 1 for `mps:50(0/100,50/100)`.
 pub fn shared(gres: &str) -> Vec<usize> {
     shares(gres).into_iter().map(|(index, _)| index).collect()
 }
 
-/// The indices of the GPUs that are partly in use, and the used part in ppm: half of GPU 0 for `shard:nvidia:2(2/4,0/4)`.
+/// The indices of the GPUs whose shards or MPS shares are in use, and the used part in ppm: half of GPU 0 for `shard:nvidia:2(2/4,0/4)`.
 pub fn shares(gres: &str) -> Vec<(usize, u32)> {
     let share = |(index, part): (usize, &str)| {
         let (used, total) = part.split_once('/')?;

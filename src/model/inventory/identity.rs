@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Gpu, PciAddress, Vendor};
 
-/// A GPU's name for as long as the machine runs: its UUID, otherwise its PCI address and device file, otherwise its position in the
+/// Identifies a GPU until the machine restarts: by its UUID, otherwise by its PCI address and device file, otherwise by its position in the
 /// driver's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -66,8 +66,8 @@ impl Identity {
     /// and index that both have. The index comes last, because it changes when the driver loses a GPU.
     pub fn is_same_gpu(&self, other: &Self) -> bool {
         let files = self.file.as_deref().zip(other.file.as_deref());
-        // Partitions of a GPU share its address, but not its device file. A MIG instance is not such a partition: its
-        // file is of another kind.
+        // Partitions of a GPU share its address, but not its device file. A MIG instance is not such a partition: the name of its device file has
+        // another form.
         let is_other_part = || files.is_some_and(|(own, other)| own != other && file_kind(own) == file_kind(other));
         let same = match (self.uuid.as_ref().zip(other.uuid.as_ref()), self.pci_address.zip(other.pci_address), files) {
             (Some((own, other)), ..) => own == other,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The list, from the root directory.
+/// The path of the list, relative to the root directory.
 pub const MIG_MINORS: &str = "proc/driver/nvidia-caps/mig-minors";
 
 /// N of `/dev/nvidia-caps/nvidia-capN`, by GPU minor, GPU instance and compute instance.

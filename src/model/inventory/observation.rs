@@ -52,7 +52,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// A finding of this kind, for the log of a start; `None` unless the verdict is `Warn` or `Fail`.
+    /// A finding of this kind, for the log of a start; `None` unless the verdict is `Warn` or `Fail`, and both cause and fix
+    /// are set.
     pub fn finding(self, kind: Kind) -> Option<Finding> {
         let severity = match self.verdict {
             Verdict::Fail => Severity::Error,
@@ -138,7 +139,7 @@ impl Observations {
         if all.is_empty() { otherwise() } else { Self(all) }
     }
 
-    /// The observations, or the reason why there are none.
+    /// The observations, or those that state why a check could not continue (`Err`).
     pub fn either(seen: Result<Self, Self>) -> Self {
         seen.unwrap_or_else(|instead| instead)
     }
@@ -159,7 +160,7 @@ impl Observations {
         self
     }
 
-    /// The same observations with `fix` as the fix of each warning and failure. The fixes of notes stay.
+    /// The same observations with `fix` as the fix of each warning and failure. The fixes of notes remain unchanged.
     pub fn with_fix_of_faults(mut self, fix: &str) -> Self {
         for observation in &mut self.0 {
             if observation.verdict >= Verdict::Warn {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciAddress {
-    /// PCI domain; some virtual machines exceed 16 bits.
+    /// The PCI domain, which exceeds 16 bits in some virtual machines.
     pub domain: u32,
     /// Bus.
     pub bus: u8,
@@ -20,7 +20,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Whether the device is on the root bus, as an integrated GPU is, rather than in a slot behind a bridge.
+    /// Whether the device is on the root bus, as Intel's integrated GPUs are, rather than in a slot behind a bridge.
     pub const fn is_on_root_bus(&self) -> bool {
         self.domain == 0 && self.bus == 0
     }

@@ -1,4 +1,4 @@
-//! Measurements of a GPU's driver, in addition to its [`Condition`](super::Condition).
+//! Measurements by a GPU's driver, in addition to the GPU's [`Condition`](super::Condition).
 
 use serde::{Deserialize, Serialize};
 
@@ -18,13 +18,13 @@ pub struct Readings {
     pub default_power_limit_mw: Option<u64>,
     /// Energy consumed since the driver was loaded, in mJ.
     pub energy_mj: Option<u64>,
-    /// The speed of the fan, in percent of its maximum.
+    /// The speed of the first fan, in percent of its maximum.
     pub fan_percent: Option<u32>,
     /// NVIDIA's performance state, 0 (fastest) to 15.
     pub pstate: Option<u32>,
-    /// The clocks now, in MHz.
+    /// The current clocks, in MHz.
     pub clocks: Clocks,
-    /// The highest clocks, in MHz.
+    /// The maximum clocks, in MHz.
     pub highest_clocks: Clocks,
     /// NVML's bits for the causes of reduced clocks (`nvmlClocksEventReason...`).
     pub clock_event_reasons: Option<u64>,
@@ -38,7 +38,7 @@ pub struct Readings {
     pub recovery_action: Option<u32>,
     /// The number of NVLinks that are down.
     pub nvlinks_down: Option<u32>,
-    /// The registration state of the NVLink fabric: 1 not started, 2 in progress, 3 completed. `None` if the GPU is in no fabric.
+    /// The state of the GPU's registration with its NVLink fabric: 1 not started, 2 in progress, 3 completed. `None` if the GPU is in no fabric.
     pub fabric_state: Option<u32>,
     /// The share of time in which the tensor cores were busy since the previous sample, in parts per million.
     pub tensor_ppm: Option<u32>,
@@ -46,7 +46,7 @@ pub struct Readings {
     pub pcie_traffic: PcieTraffic,
     /// The MIG instances, in the driver's order.
     pub instances: Vec<InstanceReadings>,
-    /// AMD: uncorrectable errors by block of the chip (`ras/*_err_count`), added up.
+    /// AMD: the sum of the uncorrectable errors of all blocks of the chip (`ras/*_err_count`).
     pub ras_uncorrected: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ pub struct InstanceReadings {
     pub memory_free: Option<u64>,
     /// The share of time in which the multiprocessors were busy since the previous sample, in parts per million.
     pub sm_ppm: Option<u32>,
-    /// The share of time in which the tensor cores were busy, in parts per million.
+    /// The share of time in which the tensor cores were busy since the previous sample, in parts per million.
     pub tensor_ppm: Option<u32>,
 }
 
@@ -100,7 +100,7 @@ pub struct RemappedRows {
     pub correctable: u32,
     /// Rows that were replaced after uncorrectable errors.
     pub uncorrectable: u32,
-    /// Whether more rows are remapped at the next reset.
+    /// Whether more rows will be remapped at the next reset.
     pub is_pending: bool,
     /// Whether remapping failed because no spare row was left; the card must be replaced.
     pub has_failed: bool,

@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 pub struct SlurmInstall {
     /// The version; `None` if neither the image's version file nor `slurmd -V` contains it.
     pub version: Option<SlurmVersion>,
-    /// The last number of the version: 5 in 24.11.5.
+    /// The last number of the version: 5 in 24.11.5. `None` if it is unknown, or does not determine the fixes that this Slurm contains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<u16>,
     /// The version of Debian's package; `None` for a Slurm from source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package: Option<String>,
-    /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` only if its
-    /// library exists and it can write to /tmp.
+    /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` and `cli_filter_lua` only if they can work:
+    /// their libraries exist, and for `mpi_pmix` /tmp is writable.
     pub plugins: Vec<String>,
     /// Whether slurmd is patched to read a login environment without namespaces (docker/slurm-patches).
     #[serde(default)]
@@ -55,19 +55,19 @@ impl SlurmVersion {
         Self { year, month }
     }
 
-    /// The number of the release in Slurm's messages and state files (`slurm_protocol_common.h`). From 24.05 on, there is a release each
-    /// May and November.
+    /// The protocol number of the release, which Slurm writes into messages and state files (`slurm_protocol_common.h`). Valid from 24.05 on:
+    /// since then, there is a release each May and November.
     pub fn protocol(self) -> u8 {
         let half_years = self.year.saturating_sub(24) * 2 + u16::from(self.month >= 11);
         u8::try_from(41 + half_years).unwrap_or(u8::MAX)
     }
 
-    /// The oldest state files that the release reads (SLURM_MIN_PROTOCOL_VERSION).
+    /// The protocol number of the oldest state files that the release can read (SLURM_MIN_PROTOCOL_VERSION).
     pub fn oldest_protocol(self) -> u8 {
         self.protocol().saturating_sub(3)
     }
 
-    /// The release with this number; `None` before 22.05.
+    /// The release with this protocol number; `None` for releases before 22.05.
     pub fn of_protocol(number: u8) -> Option<Self> {
         match number {
             ..38 => None,
@@ -81,7 +81,7 @@ impl SlurmVersion {
         }
     }
 
-    /// The latest supported release that reads state files of `number`.
+    /// The latest supported release that can read state files with this protocol number.
     pub fn latest_that_reads(number: u8) -> Option<Self> {
         let reads = |release: &Self| (release.oldest_protocol()..=release.protocol()).contains(&number);
         RELEASES.iter().rev().map(|release| release.version).find(reads)
@@ -94,14 +94,14 @@ impl fmt::Display for SlurmVersion {
     }
 }
 
-/// A behavior of newer releases.
+/// A behavior that only newer releases have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
-    /// GetEnvTimeout was removed, and with it the file with the login environment.
+    /// GetEnvTimeout was removed, and slurmd no longer reads the login environment from a file.
     NoGetEnvTimeout,
-    /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
+    /// A daemon waits until its announcement of a successor has been read (`BARRIER=1`).
     SuccessorBarrier,
-    /// slurmctld and slurmd serve HTTP on their own ports.
+    /// slurmctld and slurmd serve HTTP on their regular ports.
     HttpEndpoints,
 }
 
@@ -114,7 +114,7 @@ pub struct BehaviorRow {
     pub if_unknown: bool,
     /// The description for docs/reference/versions.md.
     pub description: &'static str,
-    /// slurminit's handling, for docs/reference/versions.md.
+    /// How slurminit handles the behavior, for docs/reference/versions.md.
     pub handling: &'static str,
 }
 
@@ -128,20 +128,20 @@ impl Behavior {
             Self::NoGetEnvTimeout => BehaviorRow {
                 release: SlurmVersion::new(25, 5),
                 if_unknown: false,
-                description: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
-                handling: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
+                description: "`GetEnvTimeout` was removed: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
+                handling: "not set; `docker/build-slurm` patches slurmd to read the environment without namespaces",
             },
             Self::SuccessorBarrier => BehaviorRow {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
-                description: "`BARRIER=1`: a daemon waits until its successor message was read",
-                handling: "the passed descriptor is closed after reading, with every release",
+                description: "`BARRIER=1`: a daemon waits until slurminit has read the message that names its successor",
+                handling: "slurminit closes the passed descriptor after it has read the message, with all releases",
             },
             Self::HttpEndpoints => BehaviorRow {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
                 description: "`/metrics`, `/livez` and `/readyz` on the ports of slurmctld and slurmd",
-                handling: "unchanged",
+                handling: "Slurm's default is unchanged",
             },
         }
     }
@@ -152,7 +152,8 @@ impl Behavior {
 pub struct Release {
     /// The release.
     pub version: SlurmVersion,
-    /// The version to build from source, with the fixes of all known security holes; `None`: the packages of Debian 13.
+    /// The version to build from source, with the fixes of all known security holes; `None` if Debian 13's packages are
+    /// installed instead.
     pub source: Option<&'static str>,
 }
 

@@ -25,7 +25,7 @@ impl Vendor {
     /// All vendors, in the order of gres.conf's lines.
     pub const ALL: [Self; 3] = [Self::Nvidia, Self::Amd, Self::Intel];
 
-    /// The vendor of simulated GPUs. Jobs that use them get this vendor's variable.
+    /// The vendor of simulated GPUs. Slurm sets this vendor's variable (CUDA_VISIBLE_DEVICES) for their jobs.
     pub const SIMULATED: Self = Self::Nvidia;
 
     /// Everything that differs between vendors.
@@ -49,9 +49,9 @@ impl Vendor {
 pub enum Source {
     /// The NVIDIA management library.
     Nvml,
-    /// `/proc/driver/nvidia/gpus` and the device files, without links, memory size or compute capability.
+    /// `/proc/driver/nvidia/gpus` and the device files. NVLinks, memory size and compute capability are then unknown.
     NvidiaProc,
-    /// A Jetson's device file; without model and memory size if the container hides the device tree.
+    /// A Jetson's device file. Model and memory size are unknown if the container hides the device tree.
     Nvgpu,
     /// The AMD kernel driver's topology in sysfs.
     Kfd,
@@ -138,25 +138,25 @@ pub struct Traits {
     pub pci_classes: &'static [&'static str],
     /// The name of the driver or interface that detection queries.
     pub interface: &'static str,
-    /// The kernel drivers that jobs can use.
+    /// The kernel drivers whose GPUs jobs can use.
     pub drivers: &'static [&'static str],
-    /// Whether jobs get an integrated GPU if there is no other GPU and `[gpu] only` names none.
+    /// Whether jobs get an integrated GPU that `[gpu] only` does not name, if there is no discrete GPU.
     pub offers_integrated: bool,
     /// Whether programs use CUDA on these GPUs.
     pub has_cuda: bool,
     /// The resource names of Kubernetes device plugins for these GPUs.
     pub kubernetes: &'static [&'static str],
-    /// The options of `docker run` that pass all GPUs.
+    /// The options of `docker run` for a container with all GPUs.
     pub docker_options: &'static str,
     /// Values in Slurm's files.
     pub slurm: Slurm,
     /// How the vendor's runtime identifies GPUs.
     pub runtime: Runtime,
-    /// How GPUs are passed to a container by their device files; `None` if a runtime does it, as with NVIDIA.
+    /// How GPUs are passed to a container by their device files; `None` if a container runtime passes them, as with NVIDIA.
     pub files: Option<Files>,
     /// Messages if the image and the GPUs do not match.
     pub mismatch: MismatchWords,
-    /// Messages if a GPU cannot be used.
+    /// Causes and fixes if a GPU cannot be used.
     pub obstacles: ObstacleWords,
     /// The tools that fix a GPU on the host.
     pub fix: FixTools,
@@ -170,11 +170,11 @@ pub struct Slurm {
     /// The `AutoDetect` value, which is also the plugin's name after `gpu_`.
     pub auto_detect: &'static str,
     /// Whether the plugin and detection use the same model names. Slurm keeps a `Type` only if it is part of the
-    /// plugin's name.
+    /// plugin's model name.
     pub plugin_names_models: bool,
-    /// The source that the plugin needs, and the cause and fix if this source does not answer.
+    /// The source that the plugin needs, and the cause and fix if this source is not available.
     pub plugin_source: Option<(Source, &'static str, &'static str)>,
-    /// Two reasons why the plugin fails: the first if GPUs share a PCI address, the second if the runtime does not number GPUs in
+    /// Two reasons not to use the plugin: the first if GPUs share a PCI address, the second if the runtime does not number GPUs in
     /// bus order.
     pub plugin_order: Option<(&'static str, &'static str)>,
     /// The prefix of the `Feature` for a compute capability.
@@ -193,7 +193,7 @@ pub struct Runtime {
     pub selects_by_number: bool,
     /// How the runtime identifies GPUs, as a sentence for the script that sets the variable.
     pub selection_rule: &'static str,
-    /// Whether the runtime ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and
+    /// Whether the runtime ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs but
     /// refuses to open them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt stops at the first such
     /// GPU (topology.c).
     pub ignores_closed_files: bool,
@@ -206,15 +206,15 @@ pub struct Runtime {
 /// GPUs that are passed by their device files; each has a render node in `/dev/dri`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The device that all GPUs share.
+    /// The device file that all GPUs share.
     pub shared: Option<&'static str>,
     /// An option for `--security-opt` that the runtime needs, and why.
     pub security: Option<(&'static str, &'static str)>,
-    /// Cause and fix if a GPU lacks device files.
+    /// Cause and fix if a GPU's device files are missing from the host.
     pub incomplete: (&'static str, &'static str),
-    /// The fix if the files belong to no group.
+    /// The fix if only root can open the files, so that no group can be passed to a container.
     pub groups: &'static str,
-    /// The fix if the files are missing from a container.
+    /// The fix if Docker cannot find the files.
     pub missing: &'static str,
     /// The fix if a rootless engine may not open the files.
     pub rootless: &'static str,
@@ -227,9 +227,9 @@ pub struct MismatchWords {
     pub start: &'static str,
     /// The program on the host that lists the GPUs.
     pub tool: &'static str,
-    /// The likely cause if an image for these GPUs finds none.
+    /// The likely cause if a container of an image for these GPUs detects none.
     pub no_gpu_cause: &'static str,
-    /// A clause that says which software for these GPUs is missing from the image.
+    /// A clause about the software for these GPUs that is missing from the image.
     pub missing_software: &'static str,
     /// How to start a container without these GPUs.
     pub withhold: &'static str,
@@ -252,7 +252,7 @@ pub struct FixTools {
     pub needs_closed_gpu: bool,
 }
 
-/// Fixes if a GPU cannot be used.
+/// Causes and fixes if a GPU cannot be used.
 #[derive(Debug)]
 pub struct ObstacleWords {
     /// The fix if the GPU was not passed to the container.

@@ -1,4 +1,4 @@
-//! GPU details (model and memory) that a node registers with the controller, in addition to its GRES.
+//! GPU details (model, memory, index and device file) that a node registers with the controller, in addition to its GRES.
 //!
 //! The controller stores these details as the node's `Extra`. They are untrusted: root on a node can set any text.
 
@@ -12,16 +12,16 @@ const MAX_BYTES: usize = 8 << 10;
 /// The maximum length of a model name or device file, in characters.
 const MAX_MODEL_LENGTH: usize = 64;
 
-/// One GPU of a node.
+/// One GPU or MIG instance of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
-    /// The GPU's memory in MiB, if known.
+    /// The memory of the GPU or MIG instance in MiB, if known.
     pub memory_mib: Option<u64>,
-    /// The driver's index; `None` from a node with an older slurminit.
+    /// The driver's index of the GPU; `None` from a node with an older slurminit.
     pub index: Option<u32>,
-    /// The device file; for a MIG instance the last one.
+    /// The device file; for a MIG instance, the last of its device files. `None` from a node with an older slurminit.
     pub file: Option<String>,
 }
 
@@ -54,7 +54,7 @@ struct Run {
 }
 
 impl Run {
-    /// The index and device file of a GPU of the run.
+    /// The index and device file of the GPU at this position of the run, counted from 0.
     fn place(&self, number: usize) -> (Option<u32>, Option<String>) {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let file = self.file.as_deref().and_then(|first| match number {
@@ -83,7 +83,7 @@ pub fn text(gpus: &[OfferedGpu]) -> String {
             }
             _ => extra.gpus.push(Run { n: 1, model, mib: gpu.memory_mib, gpu: index, file }),
         }
-        // GPUs that do not fit are dropped; the earlier ones keep their index.
+        // From the first GPU that does not fit, all are dropped, so that the others keep their positions.
         match serde_json::to_string(&extra) {
             Ok(longer) if longer.len() <= MAX_BYTES => text = longer,
             _ => break,
@@ -97,7 +97,7 @@ fn printable(c: char) -> char {
     if c.is_ascii_graphic() || c == ' ' { c } else { '?' }
 }
 
-/// Parses a registered text. The GPUs are in Slurm's order; the list is empty if the text has another format.
+/// Parses a registered text. The GPUs are in Slurm's order; the list is empty if the text is too long or has another format.
 pub fn parse(text: &str) -> Vec<Announced> {
     if text.len() > MAX_BYTES {
         return Vec::new();

@@ -1,16 +1,17 @@
 //! Each user's login environment, as far as the system files determine it.
 //!
-//! This is what `su - USER` sets before it runs the user's own files: /etc/passwd, /etc/login.defs, and the two
-//! files of pam_env. The user's own files (`~/.profile`) are programs and are not read.
+//! These are the variables that `su - USER` sets from /etc/passwd, /etc/login.defs and the two files of pam_env (/etc/environment and
+//! /etc/default/locale), before it starts the shell. The shell's files (/etc/profile, `~/.profile`) are programs and are not read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// The default PATH without /etc/login.defs (login.defs(5)).
+/// The PATH of users other than root if no file sets it (login.defs(5)).
 const PATH: &str = "/bin:/usr/bin";
-/// The default PATH for root.
+/// The PATH of root if no file sets it.
 const ROOT_PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
-/// The longest line that Slurm reads from such a file (24.11, `env.c`: `ENV_BUFSIZE`), without its newline.
+/// The maximum length of a line, in bytes without the newline, that Slurm reads from a file with a user's environment (24.11, `env.c`:
+/// `ENV_BUFSIZE`).
 const MAX_LINE_LENGTH: usize = 256 * 1024 - 2;
 
 /// The texts of the system files; a missing file is empty.
@@ -63,7 +64,8 @@ impl LoginFiles {
         Some(value.strip_prefix("PATH=").unwrap_or(value)).filter(|path| !path.is_empty())
     }
 
-    /// The variables that pam_env takes from /etc/environment: `NAME=value`, optionally with `export` and quotes.
+    /// The variables that pam_env takes from the text of `environment`: `NAME=value`, optionally with `export` and quotes. Omits those that Slurm
+    /// cannot read.
     pub fn common(&self) -> BTreeMap<&str, &str> {
         let variable = |line| {
             let line: &str = str::trim(line);
@@ -75,7 +77,7 @@ impl LoginFiles {
             };
             let quoted = ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote));
             let value = quoted.unwrap_or(value);
-            // Slurm would take a value that begins with a parenthesis for the first line of a shell function.
+            // Slurm would interpret a value that begins with a parenthesis as the first line of a shell function.
             let fits = !value.starts_with('(') && name.len() + value.len() < MAX_LINE_LENGTH;
             (is_name(name) && fits).then_some((name, value))
         };
@@ -83,7 +85,8 @@ impl LoginFiles {
     }
 }
 
-/// Whether the user's name can be a file name, as which Slurm uses it. NIS entries in /etc/passwd (`+`, `-name`) are not users.
+/// Whether the user's name can be a file name: Slurm looks for a file of this name. NIS entries in /etc/passwd (`+`, `-name`) are not
+/// users.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['.', '+', '-'])
@@ -128,6 +131,17 @@ mod tests {
         files.environment = environment.to_owned();
         let alice = "A=b c\nHOME=/home/alice\nLANG=de\nLOGNAME=alice\nPATH=/opt/bin\nSHELL=/bin/sh\nUSER=alice\n";
         assert_eq!(environment_of(&files, "alice"), alice);
+    }
+
+    #[test]
+    fn omits_variable_that_is_too_long_for_slurm() {
+        // Slurm reads 262,144 bytes with the newline and the final NUL.
+        let has_variable = |length: usize| {
+            let mut files = files("alice:x:1501:1501::/home/alice:/bin/sh\n");
+            files.environment = format!("A={}\n", "x".repeat(length - "A=".len()));
+            environment_of(&files, "alice").starts_with("A=")
+        };
+        assert!(has_variable(262_142) && !has_variable(262_143));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The ordinary users and groups of the host, from its passwd and group files.
 //!
-//! The files are untrusted text. An entry is either valid and free of conflicts with the image and with `[[user]]` and `[[group]]`, or
-//! left out with a reason, so that none can fail a start. System users and groups are never copied, because their names and IDs mean
+//! The files are untrusted text. An entry that is invalid, or that conflicts with the image, with `[[user]]` or `[[group]]`, or with an earlier
+//! entry, is left out with a reason, so that no entry makes a start fail. System users and groups are never copied, because their names and IDs mean
 //! something else in the image.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::{AccountFiles, HOSTS_GROUP_MARK, HOSTS_USER_MARK, name};
+use super::{AccountFiles, GROUP_MARK, HOSTS_USER_MARK, lines, name};
 use config::{AccountName, Config, Group, HostUsers, User};
 use model::value;
 
@@ -19,16 +19,18 @@ const NO_IDS: [u32; 3] = [65_534, 65_535, u32::MAX];
 const USERS_GROUP: (&str, u32) = ("users", 100);
 /// The field with the ID, in both files.
 const ID_FIELD: usize = 2;
-/// The maximum length of a reason, in characters, and the maximum number of reasons in a message.
+/// The maximum length of a reason, in characters.
 const MAX_REASON_LENGTH: usize = 160;
+/// The maximum number of rejected entries in a message.
 const MAX_LISTED: usize = 8;
-/// Directories of the image, in which no home is created.
+/// Top-level directories of the image in which no home is created, except in [`VAR_HOME`].
 const SYSTEM_DIRECTORIES: [&str; 13] =
     ["bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var"];
-/// Homes below `var` on systems with a read-only root.
+/// The directory of homes on hosts with a read-only root file system.
 const VAR_HOME: &str = "/var/home";
-/// The shells of accounts that must not log in, and their path in the image.
+/// File names of the host's shells for accounts that must not log in.
 const NO_LOGIN_SHELLS: [&str; 2] = ["nologin", "false"];
+/// The shell that replaces such a shell if its path is missing from the image.
 const NO_LOGIN_SHELL: &str = "/usr/sbin/nologin";
 
 /// The texts of the host's files.
@@ -39,7 +41,7 @@ pub struct HostFiles {
     pub group: String,
 }
 
-/// The maximum number of rejected entries that are reported: the files can be long.
+/// The maximum number of rejected entries that are recorded: the files can be long. Further ones are not counted.
 const MAX_REASONS: usize = 1000;
 
 /// The accounts from the host's files.
@@ -49,7 +51,7 @@ pub struct HostAccounts {
     pub users: Vec<User>,
     /// The groups, none of which conflicts with the image or the configuration.
     pub groups: Vec<Group>,
-    /// The entries that were left out, at most `MAX_REASONS`.
+    /// The first `MAX_REASONS` entries that were left out.
     pub rejected: Vec<RejectedEntry>,
 }
 
@@ -99,16 +101,19 @@ impl Taken {
         self.pairs.insert((name.to_owned(), id));
     }
 
-    /// Checks that name and ID are not in use; `None` if exactly this pair exists. `key` is the ID's name in the error.
+    /// Checks whether the name and ID are in use; `None` if exactly this pair exists. `key` is the ID's name in the error.
+    ///
+    /// # Errors
+    /// The name exists with another ID, or the ID with another name.
     fn check(&self, name: &str, id: u32, key: &str) -> Result<Option<()>, String> {
         if self.pairs.contains(&(name.to_owned(), id)) {
             return Ok(None);
         }
         if self.names.contains(name) {
-            return Err(format!("the name `{name}` exists already with another {key}"));
+            return Err(format!("the name `{name}` already exists with another {key}"));
         }
         if self.ids.contains(&id) {
-            return Err(format!("{key} {id} of `{name}` exists already with another name"));
+            return Err(format!("{key} {id} of `{name}` is already used by another name"));
         }
         Ok(Some(()))
     }
@@ -155,7 +160,7 @@ impl HostFiles {
         let mut taken = Taken::default();
         entries(&image.group).for_each(|(name, gid)| taken.add(name, gid));
         config.groups.iter().for_each(|group| taken.add(group.name.as_str(), group.gid));
-        // Each configured user gets a group of their own, unless another group has its ID.
+        // Each configured user gets a group of their own, unless a group has the user's GID.
         config.users.iter().for_each(|user| taken.add(user.name.as_str(), user.gid()));
         let mut gids = PrimaryGroups { ids: config.host_users.ids(), refused: taken.ids.clone() };
         gids.refused.extend(NO_IDS);
@@ -190,7 +195,7 @@ impl HostFiles {
     }
 }
 
-/// Adds the members of the groups that are among `users`.
+/// Adds each user to the groups that list the user as a member.
 fn join_groups(groups: &[(Group, String)], users: &mut [User]) {
     let index: BTreeMap<String, usize> =
         users.iter().enumerate().map(|(index, user)| (user.name.to_string(), index)).collect();
@@ -207,7 +212,7 @@ fn join_groups(groups: &[(Group, String)], users: &mut [User]) {
 /// The IDs that a user of the host may have as the primary group.
 struct PrimaryGroups {
     ids: RangeInclusive<u32>,
-    /// IDs of groups with other names in the image or the configuration.
+    /// IDs that mean no group, or another group in the image or the configuration.
     refused: BTreeSet<u32>,
 }
 
@@ -224,7 +229,7 @@ struct Fields<'a> {
     fields: Vec<&'a str>,
 }
 
-/// Splits an entry with `count` fields. `None` for system users and groups, whatever their other fields contain.
+/// Splits an entry with `count` fields. `None` if the ID is outside the configured range or in [`NO_IDS`], whatever the other fields contain.
 fn ordinary<'a>(text: &'a str, count: usize, settings: &HostUsers) -> Result<Option<Fields<'a>>, String> {
     let fields: Vec<&str> = text.split(':').collect();
     if fields.len() != count {
@@ -254,7 +259,7 @@ fn user(
     let gid = number(fields[3]).ok_or_else(|| format!("`{}` is not an ID", fields[3].escape_default()))?;
     if !gids.allow(gid) {
         return Err(format!(
-            "the primary group {gid} of `{name}` is a system group, or another group in the container"
+            "the primary GID {gid} of `{name}` is not in the range of ordinary groups, or belongs to another group in the container"
         ));
     }
     let home = value::absolute_path(fields[5]).filter(|home| is_home(home));
@@ -286,7 +291,8 @@ fn is_home(path: &Path) -> bool {
     is_text && (!is_system || path.starts_with(VAR_HOME))
 }
 
-/// The host's shell if it is installed in the image. An account that must not log in on the host must not log in here either.
+/// The user's shell on the host, if the image contains it; otherwise another shell of the image. An account that
+/// must not log in on the host must not log in here either.
 fn shell(text: &str, is_program: &dyn Fn(&Path) -> bool) -> PathBuf {
     let own = value::absolute_path(text).filter(|path| !text.contains('\u{fffd}') && is_program(path));
     let is_no_login = Path::new(text).file_name().is_some_and(|file| NO_LOGIN_SHELLS.iter().any(|name| file == *name));
@@ -310,18 +316,13 @@ fn entries(text: &str) -> impl Iterator<Item = (&str, u32)> {
 }
 
 impl AccountFiles {
-    /// The users and groups that an earlier start copied from the host, without those in the configuration.
+    /// The users and groups that an earlier start or reload copied from the host, without those in the configuration.
     pub fn previous_host_accounts(&self, config: &Config) -> HostAccounts {
-        let keep = |text: &str, mark: (usize, &str)| -> String {
-            text.lines()
-                .filter(|line| line.split(':').nth(mark.0) == Some(mark.1))
-                .map(|line| format!("{line}\n"))
-                .collect()
-        };
-        // A user's primary group may be one of the image's own groups.
+        let has_field = |line: &str, field, value| line.split(':').nth(field) == Some(value);
+        // A user may be in the image's own groups, which have no mark.
         let ours = HostFiles {
-            passwd: keep(&self.passwd, (4, HOSTS_USER_MARK)),
-            group: keep(&self.group, (1, HOSTS_GROUP_MARK)) + "users:x:100:\n",
+            passwd: lines(self.passwd.lines().filter(|line| has_field(line, 4, HOSTS_USER_MARK))),
+            group: lines(self.group.lines().filter(|line| !has_field(line, 1, GROUP_MARK))),
         };
         // The shells were checked when the accounts were created.
         HostAccounts { rejected: Vec::new(), ..ours.accounts(config, self, &|_| true) }

@@ -81,7 +81,7 @@ struct Check<'a> {
     findings: Vec<Finding>,
 }
 
-/// The last value of a key.
+/// Returns the last value of a key.
 type Value<'a> = dyn Fn(&str) -> Option<&'a str> + 'a;
 
 fn finding(severity: Severity, file: &UserFile, what: impl Display, cause: &str, fix: impl Into<String>) -> Finding {
@@ -102,7 +102,7 @@ fn node_finding(
     Finding::new(Kind::OwnFiles, severity, format!("{}:{line}: {name} has {what}", path.display()), cause, fix)
 }
 
-/// The keys of a node's sockets, cores and threads, and the number of CPUs that results from them.
+/// The boards, sockets, cores and threads that a node's line sets, as text, and the number of CPUs that results from them.
 fn layout(node: &parse::Line) -> Option<(String, u64)> {
     const KEYS: [&[&str]; 4] = [&["Boards"], &["Sockets", "SocketsPerBoard"], &["CoresPerSocket"], &["ThreadsPerCore"]];
     let set =
@@ -120,7 +120,7 @@ impl Check<'_> {
     fn gres(&mut self, gres: &UserFile, own: &parse::GresLines, exists: &dyn Fn(&Path) -> bool) {
         let Check { plan, inventory, findings } = self;
         let mut seen = BTreeSet::new();
-        for file in own.gpus.iter().flat_map(|(_, files)| files) {
+        for file in own.gpus.iter().flat_map(|line| &line.files) {
             if !seen.insert(file) {
                 let (what, cause) = (format!("duplicate File={file}"), "slurmd exits at a duplicate device file");
                 findings.push(finding(Severity::Error, gres, what, cause, "remove one of the lines"));
@@ -130,7 +130,7 @@ impl Check<'_> {
                 findings.push(finding(Severity::Error, gres, format_args!("File={file} does not exist"), cause, fix));
             }
         }
-        if own.gpus.iter().any(|(_, files)| files.is_empty()) && own.auto_detect.is_none() {
+        if own.gpus.iter().any(|line| line.files.is_empty()) && own.auto_detect.is_none() {
             let cause = "Slurm ignores a GPU without a device file, and drains the node";
             findings.push(finding(Severity::Error, gres, "a GPU has no File=", cause, "add File=/dev/..."));
         }
@@ -140,9 +140,9 @@ impl Check<'_> {
             let Some(last) = last.filter(|last| cores > 0 && *last >= cores) else { continue };
             let (path, line) = gres.place_read(*line);
             let what =
-                format!("{}:{line}: Cores={list}, but this machine has the cores 0 to {}", path.display(), cores - 1);
-            let cause = format!("slurmctld refuses core {last}, and the node becomes inval");
-            let fix = "remove Cores=, or write the cores of this machine; `slurminit render` shows them";
+                format!("{}:{line}: Cores={list}, but the last core of this machine is {}", path.display(), cores - 1);
+            let cause = format!("slurmctld refuses core {last}, and marks the node invalid (state inval)");
+            let fix = "remove Cores=, or write core numbers of this machine, which begin with 0";
             findings.push(Finding::new(Kind::Gres, Severity::Error, what, cause, fix));
         }
         let own = own.auto_detect.as_deref().unwrap_or_default().to_ascii_lowercase();
@@ -151,12 +151,12 @@ impl Check<'_> {
         };
         let plugin = plugin(vendor);
         if let Some(fault) = auto_detect_fault(vendor, inventory, &plan.nodes.node) {
-            let what = format!("AutoDetect={own} will fail here");
+            let what = format!("AutoDetect={own} will cause errors here");
             findings.push(finding(fault.severity, gres, what, &fault.cause, fault.fix));
         }
         if !inventory.slurm.has_plugin(&plugin) {
-            let cause = "slurmd then finds no GPU, and Slurm drains the node";
-            let fix = "install the plugin, add File= lines for the devices, or remove the file to generate it";
+            let cause = "without the plugin slurmd finds no GPU, and Slurm drains the node";
+            let fix = "install the plugin, replace AutoDetect with File= lines for the devices, or remove the file, so that slurminit generates it";
             let what = format!("AutoDetect needs Slurm's plugin {plugin}, which is not installed");
             findings.push(finding(Severity::Error, gres, what, cause, fix));
         }
@@ -164,22 +164,27 @@ impl Check<'_> {
 
     fn login(&mut self, slurm: &UserFile, value: &Value<'_>) {
         if login::is_fatal_with(value(login::KEY), self.inventory) {
-            let fix =
-                format!("add the line {}=0, so that slurmd reads env_cache/USER, written at each start", login::KEY);
+            let fix = format!(
+                "add the line {}=0, so that slurmd reads env_cache/USER, which slurminit writes at each start",
+                login::KEY
+            );
             let what = format!("{} is not 0: {}", login::KEY, login::WHAT);
             self.findings.push(finding(Severity::Warning, slurm, what, login::CAUSE, fix));
         }
     }
 
-    /// Checks GresTypes, because slurmctld exits if a Gres is missing from it.
+    /// Checks that GresTypes contains gpu if a node has GPUs, because slurmctld exits if a name in Gres is missing from it.
     fn gres_types(&mut self, slurm: &UserFile, nodes: &[parse::Line], value: &Value<'_>) {
         let types = value("GresTypes").unwrap_or_default();
         let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);
         if has_gpus && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {
-            let cause = "without it Slurm rejects gpu in Gres=";
-            let fix = "add the line GresTypes=gpu before NodeName";
-            let lacks = finding(Severity::Error, slurm, "GresTypes lacks gpu", cause, fix);
-            self.findings.push(Finding { kind: Kind::Gres, ..lacks });
+            let cause = "Slurm rejects a name in Gres= that is missing from GresTypes";
+            let fix = match types.is_empty() {
+                true => "add the line GresTypes=gpu before NodeName",
+                false => "add gpu to GresTypes",
+            };
+            let missing = finding(Severity::Error, slurm, "gpu is missing from GresTypes", cause, fix);
+            self.findings.push(Finding { kind: Kind::Gres, ..missing });
         }
     }
 
@@ -194,7 +199,7 @@ impl Check<'_> {
         self.hardware(slurm, node, value);
     }
 
-    /// Checks SlurmctldHost. The first one is the primary controller, and the others are its backups.
+    /// Checks SlurmctldHost, or its older names. The first host is the primary controller, and the others are its backups.
     fn host(&mut self, slurm: &UserFile, lines: &[parse::Line], names: &Names) {
         let of = |key: &'static str| lines.iter().filter_map(move |line| line.get(key));
         let hosts = of("SlurmctldHost").chain(of("ControlMachine")).chain(of("BackupController"));
@@ -215,15 +220,15 @@ impl Check<'_> {
         {
             let (own, port) = (plan.port(key), value(key).unwrap_or(default));
             if port != own {
-                let cause = "slurminit checks the daemon at the port of slurminit.toml";
+                let cause = "slurminit checks the daemon at the port in [slurm] of slurminit.toml (default: 6817 for slurmctld, 6818 for slurmd)";
                 let fix = format!("set {name} = {port} in [slurm] of slurminit.toml");
-                let what = format!("{key}={port}, but slurminit.toml has {own}");
+                let what = format!("{key}={port}, but slurminit uses {own}");
                 findings.push(finding(Severity::Error, slurm, what, cause, fix));
             }
         }
     }
 
-    /// The problem with the GPU count in the node's line.
+    /// The problem with the GPU count in the node's line, if any.
     fn gpus(&self, claimed: u64, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line) -> Option<Finding> {
         let Check { plan, inventory, .. } = self;
         let own_gres = gres.map(|(_, own)| own);
@@ -235,14 +240,14 @@ impl Check<'_> {
         // The user's gres.conf determines the GPUs, regardless of the hardware.
         let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node_gres(), |own| own.node_gres());
         if claimed < offered {
-            let what = format!("{claimed} GPUs in Gres=, but {offered} are available");
-            let cause = "jobs cannot request the others";
+            let what = format!("a GPU count of {claimed} in Gres=, but the available count is {offered}");
+            let cause = "jobs can request only the GPUs in Gres=";
             let fix = format!("write Gres={fitting}");
             return Some(node_finding(Severity::Warning, slurm, node, what, cause, fix));
         }
         let cause =
             "Slurm drains a node with fewer GPUs than configured (gres/gpu count reported lower than configured)";
-        let what = format!("{claimed} GPUs in Gres=, but only {offered} are available");
+        let what = format!("a GPU count of {claimed} in Gres=, but the available count is only {offered}");
         let more_lines = match gres.filter(|_| inventory.usable_gpus().count() as u64 >= claimed) {
             Some((gres, _)) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
             None => String::new(),
@@ -254,7 +259,8 @@ impl Check<'_> {
         (claimed > offered).then(|| node_finding(Severity::Error, slurm, node, what, cause, fix))
     }
 
-    /// If both files name types, slurmctld compares the numbers of each (24.11, `_valid_gres_types`).
+    /// The problem with the GPU types in the node's line, if any. If slurm.conf and gres.conf both name types, slurmctld compares the number of
+    /// GPUs of each type (24.11, `_valid_gres_types`).
     fn gpu_types(&self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line) -> Option<Finding> {
         let claimed = types(node.get("Gres")?);
         let (offered, source) = match gres {
@@ -271,16 +277,16 @@ impl Check<'_> {
         // slurmd ignores types that are missing from slurm.conf.
         let name = claimed.iter().find(|name| count(&offered, name) < count(&claimed, name))?;
         let what = format!(
-            "{} GPUs of type {name} in Gres=, but {} in {source}",
+            "a count of {} for GPU type {name} in Gres=, but {} in {source}",
             count(&claimed, name),
             count(&offered, name)
         );
-        let cause = "the node becomes inval (count too low)";
+        let cause = "slurmctld marks the node invalid (state inval, count too low)";
         let fitting = gres.map_or_else(|| self.plan.node_gres(), |(_, own)| own.node_gres());
         Some(node_finding(Severity::Error, slurm, node, what, cause, format!("write Gres={fitting}")))
     }
 
-    /// Checks the values that Slurm compares when the node registers (24.11, `validate_node_specs`), as measured by `slurmd -C`.
+    /// Compares the node's line with the detected hardware, as Slurm does when the node registers (24.11, `validate_node_specs`).
     fn hardware(&mut self, slurm: &UserFile, node: &parse::Line, value: &Value<'_>) {
         // Slurm matches the word in any case, and also without its last letter.
         let overrides =
@@ -291,7 +297,7 @@ impl Check<'_> {
         let tmp_disk = node.number("TmpDisk").zip(scratch).filter(|(disk, found)| disk > found && !overrides);
         self.findings.extend(tmp_disk.map(|(disk, found)| {
             let what = format!("TmpDisk={disk}, but /tmp has {found} MiB");
-            let cause = "Slurm drains a node with less than configured (Low TmpDisk)";
+            let cause = "Slurm drains a node with less disk space than configured (Low TmpDisk)";
             node_finding(Severity::Error, slurm, node, what, cause, format!("write TmpDisk={found}, or remove it"))
         }));
     }
@@ -334,7 +340,9 @@ impl Check<'_> {
         let machine = inventory.cpu.sockets.iter().flatten().map(|core| core.len() as u64).sum::<u64>();
         let fix = match overrides {
             true => "no action if intended".to_owned(),
-            false => format!("write CPUs={}, or SlurmdParameters=config_overrides if intended", plan.nodes.node.cpus),
+            false => {
+                format!("write CPUs={} instead, or SlurmdParameters=config_overrides if intended", plan.nodes.node.cpus)
+            }
         };
         let (severity, cause) = if overrides {
             (Severity::Info, "with config_overrides Slurm runs more tasks than CPUs at once")
@@ -348,30 +356,33 @@ impl Check<'_> {
         let configured = [cpus, layout(node)].into_iter().flatten().find(|(_, count)| machine > 0 && *count > machine);
         findings.extend(configured.map(|(words, count)| {
             let words =
-                if words.contains('=') { format!("{words} is {count} CPUs") } else { format!("{words}={count}") };
-            let what = format!("{words}, but only {machine} are available");
+                if words.contains('=') { format!("{words} ({count} CPUs)") } else { format!("{words}={count}") };
+            let what = format!("{words}, but this machine has only {machine}");
             node_finding(severity, slurm, node, what, cause, fix)
         }));
     }
 
-    /// Checks for settings that need unusable cgroups but do not make slurmd exit.
+    /// Checks for settings that need cgroups although Slurm cannot use cgroups here.
     fn cgroup(&mut self, slurm: &UserFile, value: &Value<'_>) {
         let Some(obstacle) = cgroups::obstacle(self.inventory) else { return };
         let plan = &self.plan.cgroup;
-        let uses = |key: &str| value(key).filter(|value| value.contains("cgroup"));
-        let (what, fix) = match (uses("ProctrackType").or_else(|| uses("JobAcctGatherType")), value("ProctrackType")) {
-            (Some(value), _) => {
+        let tracking = match value("ProctrackType") {
+            Some(tracker) if tracker.contains("cgroup") => {
                 let fix = format!("write ProctrackType={} and TaskPlugin={}", plan.proctrack, plan.task);
-                (format!("{value} cannot work here"), fix)
+                Some((format!("{tracker} cannot work here"), fix))
             }
+            Some(_) => None,
             // Slurm's own default is proctrack/cgroup.
-            (None, None) => {
+            None => {
                 let what = "ProctrackType is not set (Slurm's default is proctrack/cgroup)";
-                (what.to_owned(), format!("add the line ProctrackType={}", plan.proctrack))
+                Some((what.to_owned(), format!("add the line ProctrackType={}", plan.proctrack)))
             }
-            (None, Some(_)) => return,
         };
-        self.findings.push(finding(Severity::Error, slurm, what, &obstacle.why, fix));
+        let gathering = value("JobAcctGatherType").filter(|gatherer| gatherer.contains("cgroup")).map(|gatherer| {
+            (format!("{gatherer} cannot work here"), "write JobAcctGatherType=jobacct_gather/linux".to_owned())
+        });
+        let found = tracking.into_iter().chain(gathering);
+        self.findings.extend(found.map(|(what, fix)| finding(Severity::Error, slurm, what, &obstacle.why, fix)));
     }
 }
 

@@ -1,32 +1,34 @@
-//! Settings with which a daemon certainly exits or blocks for a minute, or every job fails. They are rejected before the start, with the line.
+//! Settings that certainly make a daemon exit or block for a minute, or keep jobs from running. They are rejected before the start, with a
+//! message that names the line, if the setting is in the operator's files.
 //!
-//! Other errors are attributed after the first crash of a daemon (`plan::blame`).
+//! Other errors are traced to a setting after the first crash of a daemon (`plan::blame`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{Culprit, FileName, Plan, cgroups};
 
 use super::check::Context;
-use super::include::MissingInclude;
+use super::include::{MAX_DEPTH, MissingInclude};
 use super::{Customized, parse, programs};
 
-/// A setting that certainly makes a daemon exit or block, or every job fail.
+/// A setting that certainly makes a daemon exit or block, or keeps jobs from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fatal {
-    /// The place in the operator's files.
+    /// The location of the setting in the operator's files; `None` if they do not set it.
     pub culprit: Option<Culprit>,
     /// The problem.
     pub what: String,
-    /// The daemon's reaction.
+    /// The cause of the problem, its consequence, or both.
     pub cause: String,
     /// The fix.
     pub fix: String,
 }
 
-/// A key, a plugin, the plugin's files, one of which must be in Slurm's directory, and whether only slurmctld needs them.
+/// A key, its plugin, file names of which one must exist in Slurm's directory, and whether only slurmctld needs the file.
 type RequiredFile = (&'static str, &'static str, &'static [&'static str], bool);
 
-/// Tested with Slurm 24.11.5: the daemons wait one minute for a missing configuration file, and exit if a script or key is missing.
+/// Tested with Slurm 24.11.5: the daemons or commands wait one minute for a missing configuration file, and exit if a script or key is
+/// missing.
 const REQUIRED_FILES: [RequiredFile; 9] = [
     ("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"], false),
     ("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"], false),
@@ -39,8 +41,8 @@ const REQUIRED_FILES: [RequiredFile; 9] = [
     ("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"], false),
 ];
 
-/// A plugin whose file slurminit generates, if this Slurm can run it. A slurm.conf that the user copied from a
-/// generated one names the plugin.
+/// A plugin whose file slurminit generates, unless this Slurm cannot run it or [slurm.conf] sets `CliFilterPlugins`. A slurm.conf that
+/// the user copied from a generated one names the plugin.
 const CLI_FILTER: &str = "cli_filter/lua";
 
 /// Finds the first fatal setting.
@@ -61,15 +63,25 @@ pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) 
 
 fn missing_include(missing: &MissingInclude) -> Fatal {
     let MissingInclude { path, line, name, why } = missing;
-    Fatal {
-        culprit: Some(Culprit::File(path.clone(), *line)),
-        what: format!("Include {name}: {why}"),
-        cause: "Slurm waits a minute for the file, then its daemons exit".to_owned(),
-        fix: format!("put {name} beside {}, use an absolute path, or remove the line", path.display()),
-    }
+    let (why, cause, fix) = match why {
+        Some(why) => (
+            why.as_str(),
+            "slurminit cannot check the file; without it, Slurm waits a minute, then its daemons exit".to_owned(),
+            match Path::new(name).is_absolute() {
+                true => format!("provide a readable text file at {name}, or remove the line"),
+                false => format!("put a text file {name} beside {}, or remove the line", path.display()),
+            },
+        ),
+        None => (
+            "circular or too deep",
+            format!("a file includes itself, or Include lines are nested more than {MAX_DEPTH} levels deep"),
+            "remove the line".to_owned(),
+        ),
+    };
+    Fatal { culprit: Some(Culprit::File(path.clone(), *line)), what: format!("Include {name}: {why}"), cause, fix }
 }
 
-/// The keys of the slurm.conf that Slurm reads, generated or the user's.
+/// The keys and values of the user's slurm.conf, or the cluster-wide ones of the generated slurm.conf.
 fn lines(plan: &Plan, customized: &Customized) -> Vec<(String, String)> {
     match customized.get(FileName::SlurmConf) {
         Some(file) => file.lines().iter().flat_map(|line| line.pairs().to_vec()).collect(),
@@ -77,8 +89,7 @@ fn lines(plan: &Plan, customized: &Customized) -> Vec<(String, String)> {
     }
 }
 
-/// Plugins that only jobs and clients load: the daemons start without them, and every job fails. Each key, and the first part of the name of its
-/// plugins' files.
+/// Plugins without which slurmd exits, or every job or command for jobs fails. Each row is a key and the prefix of its plugins' file names.
 const JOB_PLUGINS: [(&str, &str); 11] = [
     ("MpiDefault", "mpi"),
     ("SwitchType", "switch"),
@@ -112,7 +123,8 @@ impl Checks<'_> {
         Fatal { culprit, what, cause, fix }
     }
 
-    /// Checks that the user's slurm.conf contains this node, unless the operator configured slurmd's command.
+    /// Checks that the user's slurm.conf contains this node. A dynamic or simulated node, or a slurmd with the
+    /// operator's command, needs no line.
     fn no_node(&self) -> Option<Fatal> {
         let Context { config, names, .. } = self.context;
         let has_own_command = config.daemons.get(&config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
@@ -140,14 +152,14 @@ impl Checks<'_> {
         Some(Fatal { culprit: Some(culprit), what, cause, fix })
     }
 
-    /// Checks for settings that need unusable cgroups.
+    /// Checks for settings that make slurmd exit because they need cgroups, which it cannot use here or which cgroup.conf disables.
     fn cgroups(&self) -> Option<Fatal> {
         if !self.context.has_node() {
             return None;
         }
         let (proctrack, task, gather) = ("ProctrackType", "TaskPlugin", "JobAcctGatherType");
         let is_cgroup = |key: &&str| match self.value(key) {
-            // TaskPlugin has several names, with or without the prefix.
+            // TaskPlugin can list several plugins, with or without the prefix.
             Some(value) => value.split(',').any(|name| name.trim().rsplit('/').next() == Some("cgroup")),
             // Slurm's default.
             None => *key == proctrack,
@@ -164,7 +176,7 @@ impl Checks<'_> {
             _ if is_disabled => {
                 let why = obstacle.map_or_else(String::new, |obstacle| format!(": {}", obstacle.why));
                 let key = [proctrack, task, gather].into_iter().find(is_cgroup)?;
-                (key, format!("cgroup.conf has CgroupPlugin=disabled; slurmd exits with both{why}"))
+                (key, format!("slurmd exits, because cgroup.conf has CgroupPlugin=disabled{why}"))
             }
             Some(obstacle) if obstacle.ends_slurmd => {
                 let key = [proctrack, gather]
@@ -194,7 +206,7 @@ impl Checks<'_> {
         Some(self.fatal(key, what, cause, fix))
     }
 
-    /// The keys of the cgroup.conf that Slurm reads.
+    /// The keys and values of the cgroup.conf that Slurm reads, the user's or a generated one.
     fn cgroup_conf(&self) -> Vec<(String, String)> {
         match self.customized.get(FileName::CgroupConf) {
             Some(file) => parse::lines(&file.text).iter().flat_map(|line| line.pairs().to_vec()).collect(),
@@ -231,20 +243,20 @@ impl Checks<'_> {
         JOB_PLUGINS.iter().find_map(|(key, kind)| {
             let file = |name: &str| format!("{kind}_{}", name.rsplit('/').next().unwrap_or(name));
             let is_listed = installed.iter().any(|plugin| plugin.starts_with(&file("")));
-            // Slurm 23.02 has a plugin named `none`, and 24.11 has not.
+            // Slurm 23.02 has a plugin named `none`, but 24.11 does not.
             let is_named = |name: &&str| !name.is_empty() && !name.ends_with("none");
             let mut names = self.value(key)?.split(',').map(str::trim).filter(is_named);
             let missing = names.find(|name| is_listed && !installed.contains(&file(name)))?;
             let others: Vec<&str> = installed.iter().filter_map(|plugin| plugin.strip_prefix(&file(""))).collect();
             let what =
                 format!("{key}={missing}: Slurm's plugin {} is not installed, or cannot be loaded here", file(missing));
-            let cause = "the daemons start without it, and every job fails".to_owned();
+            let cause = "without the plugin slurmd exits, or every job fails".to_owned();
             let fix = format!("remove {key}, or write one of: {}", others.join(", "));
             Some(self.fatal(key, what, cause, fix))
         })
     }
 
-    /// Checks for missing programs that every job needs.
+    /// Checks for programs that are missing or not executable, and without which jobs cannot run normally.
     fn missing_program(&self) -> Option<Fatal> {
         programs::missing(&self.lines, self.context).find(|program| program.ends_jobs()).and_then(|program| {
             // slurminit's own programs are written after this check.
@@ -265,7 +277,7 @@ impl Checks<'_> {
         let key = ["SlurmdPort", "SlurmctldPort"].into_iter().find(is_set)?;
         (controller == daemon).then(|| {
             let what = format!("SlurmctldPort and SlurmdPort are both {daemon}");
-            let cause = "the second daemon cannot listen".to_owned();
+            let cause = "the daemon that starts second cannot listen on this port".to_owned();
             self.fatal(
                 key,
                 what,

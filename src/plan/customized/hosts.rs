@@ -1,4 +1,4 @@
-//! The other hosts in the user's slurm.conf whose names slurmctld looks up when it starts. It tries each for 10 s (24.11,
+//! The hosts other than this one in the user's slurm.conf whose names slurmctld looks up when it starts. It tries each for 10 s (24.11,
 //! `xgetaddrinfo`), and waits for a database forever.
 
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{Names, UserFile, own_node, parse};
 /// A host that slurmctld looks up, and the line that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteHost {
-    /// The name.
+    /// The host name.
     pub name: String,
     /// The file of the line.
     pub file: PathBuf,
@@ -19,7 +19,7 @@ pub struct RemoteHost {
     pub line: usize,
 }
 
-/// Finds the other hosts and lists each once.
+/// Finds the names of other hosts and lists each once. An IP address needs no lookup.
 pub(super) fn find(slurm: &UserFile, names: &Names) -> Vec<RemoteHost> {
     let lines = slurm.lines();
     let has_database = parse::last_value(&slurm.read.text, "AccountingStorageType")

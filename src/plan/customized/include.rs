@@ -1,15 +1,15 @@
 //! `Include` lines of the user's files.
 //!
 //! Slurm looks for a relative name in the directory of the installed slurm.conf, which does not contain the operator's
-//! other files. So slurminit replaces the line with the text of the included file. Comparison, restoration and display
-//! then cover everything that Slurm reads.
+//! other files. So slurminit replaces such a line of an operator's file with the text of the included file. Comparison, restoration and
+//! display then cover this text, too.
 
 use std::path::{Path, PathBuf};
 
 use super::parse::last_value;
 
-/// The maximum include depth; deeper includes count as circular.
-const MAX_DEPTH: u32 = 8;
+/// The maximum include depth; deeper includes are treated as circular.
+pub(super) const MAX_DEPTH: u32 = 8;
 
 /// The text of a file, with the text of the files that it includes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,17 +20,17 @@ pub(super) struct Expanded {
     pub(super) places: Vec<(PathBuf, usize)>,
 }
 
-/// An `Include` line whose file cannot be read.
+/// An `Include` line whose file cannot be read, or that is circular or too deep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MissingInclude {
     /// The file with the line.
     pub(super) path: PathBuf,
     /// The line, counted from 1.
     pub(super) line: usize,
-    /// The file name in the Include line.
+    /// The file name in the Include line, with `%c` replaced.
     pub(super) name: String,
-    /// Why the file cannot be read.
-    pub(super) why: String,
+    /// Why the file cannot be read; `None` if the includes are circular or too deep.
+    pub(super) why: Option<String>,
 }
 
 /// Which `Include` lines are replaced by the text of their file.
@@ -42,14 +42,14 @@ pub(super) enum Inlined {
     All,
 }
 
-/// Reads an included file, given its name as written; returns its path and text, or why it cannot be read.
+/// Reads an included file, given the name in the `Include` line with `%c` replaced. Returns its path and text, or why it cannot be read.
 pub(super) type Read<'a> = &'a dyn Fn(&str) -> Result<(PathBuf, String), String>;
 
 impl Expanded {
-    /// Replaces `Include` lines by what `read` returns.
+    /// Replaces `Include` lines with the text that `read` returns.
     ///
     /// # Errors
-    /// The first file that cannot be read.
+    /// The first line whose file cannot be read, or that makes the includes circular or too deep.
     pub(super) fn new(path: &Path, text: &str, inlined: Inlined, read: Read<'_>) -> Result<Self, MissingInclude> {
         let mut expanded = Self::default();
         expanded.add(path, text, (inlined, read), 0)?;
@@ -66,12 +66,16 @@ impl Expanded {
             };
             // %c is the name of the cluster (slurm.conf(5)).
             let name = name.replace("%c", &last_value(&self.text, "ClusterName").unwrap_or_default());
-            let missing =
-                |why: String| MissingInclude { path: path.to_owned(), line: index + 1, name: name.clone(), why };
+            let missing = |why: Option<String>| MissingInclude {
+                path: path.to_owned(),
+                line: index + 1,
+                name: name.clone(),
+                why,
+            };
             if depth >= MAX_DEPTH {
-                return Err(missing("circular Include".to_owned()));
+                return Err(missing(None));
             }
-            let (found, text) = read(&name).map_err(missing)?;
+            let (found, text) = read(&name).map_err(|why| missing(Some(why)))?;
             self.push(&format!("# {}\n", line.trim()), path, index + 1);
             self.add(&found, &text, mode, depth + 1)?;
             if !self.text.ends_with('\n') {
@@ -92,7 +96,7 @@ impl Expanded {
     }
 }
 
-/// The name on an `Include` line.
+/// The file name in an `Include` line; `None` for any other line.
 pub(crate) fn included(line: &str) -> Option<&str> {
     let mut words = line.split('#').next()?.split_whitespace();
     words.next().filter(|word| word.eq_ignore_ascii_case("include"))?;
@@ -146,6 +150,8 @@ mod tests {
     fn reports_line_of_unreadable_include() {
         let missing = expanded("A=1\nInclude x.conf\n", Inlined::Relative).unwrap_err();
         assert_eq!((missing.line, missing.name.as_str()), (2, "x.conf"));
-        assert_eq!(expanded("Include circle.conf\n", Inlined::Relative).unwrap_err().name, "circle.conf");
+        assert_eq!(missing.why.as_deref(), Some("no such file"));
+        let circular = expanded("Include circle.conf\n", Inlined::Relative).unwrap_err();
+        assert_eq!((circular.name.as_str(), circular.why), ("circle.conf", None));
     }
 }

@@ -3,14 +3,14 @@
 use super::parse;
 use model::hostlist;
 
-/// The names of this machine in the user's files.
+/// The names by which the user's files can refer to this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// The configured name of the node, if it is not the default.
     pub configured: Option<String>,
     /// The host name.
     pub hostname: String,
-    /// The other names in /etc/hosts.
+    /// The host's other names, from /etc/hosts.
     pub aliases: Vec<String>,
 }
 
@@ -30,11 +30,11 @@ impl Names {
 /// This node in the user's slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNode {
-    /// The key NodeName.
+    /// The node's name.
     pub name: String,
-    /// The key Gres.
+    /// The value of Gres; empty if the line has none.
     pub gres: String,
-    /// Whether slurmd needs `-N`, because it cannot derive the name from the host name.
+    /// Whether slurmd needs `-N`, because it would not derive this name from the host's names.
     pub is_configured: bool,
     /// The node's line, with the values of the preceding `NodeName=DEFAULT` lines.
     pub(super) line: parse::Line,
@@ -53,7 +53,7 @@ pub(crate) fn nodes(lines: &[parse::Line]) -> Vec<parse::Line> {
     found
 }
 
-/// The line of this machine; `None` if there is none.
+/// The node of this machine; `None` if no line matches.
 pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
     let nodes = nodes(lines);
     let by_host = names.of_host().find_map(|host| nodes.iter().find_map(|line| Some((line, node_of(line, host)?))));
@@ -70,8 +70,8 @@ pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
     Some(OwnNode { name, gres, is_configured, line: line.clone() })
 }
 
-/// Whether a line of gres.conf with this NodeName applies to the node. If the node's name is unknown, a line with any name of the
-/// host does.
+/// Whether a line of gres.conf with this NodeName applies to the node, or to any of the simulated nodes. If the node's name is unknown, a
+/// line applies if it contains any name of the host.
 pub(super) fn is_for_node(hosts: &str, node: Option<&str>, names: &Names) -> bool {
     match node {
         Some(node) => hostlist::expand(node).iter().any(|node| hostlist::contains(hosts, node)),
@@ -79,7 +79,8 @@ pub(super) fn is_for_node(hosts: &str, node: Option<&str>, names: &Names) -> boo
     }
 }
 
-/// The node's name on a line that has this host. NodeHostname lists as many hosts as NodeName lists nodes.
+/// The name of this host's node in a NodeName line; `None` if the line does not contain the host. NodeHostname lists one host per node in
+/// the same order, or one host for all nodes; the first node is then returned.
 fn node_of(line: &parse::Line, host: &str) -> Option<String> {
     let names = line.get("NodeName")?;
     let hosts = line.get("NodeHostname").unwrap_or(names);

@@ -35,7 +35,7 @@ impl Line {
         Self { pairs: self.pairs.iter().chain(missing).cloned().collect(), number: self.number }
     }
 
-    /// The value of `key`, in any case.
+    /// The value of `key`. Upper and lower case of the key are not distinguished.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
     }
@@ -45,7 +45,7 @@ impl Line {
         &self.pairs
     }
 
-    /// The value of `key` as a number; memory sizes may end in M or G.
+    /// The value of `key` as a number. A memory size, which may end in M or G, is returned in MiB.
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         let text = self.get(key)?;
         let (digits, factor) = match text.to_ascii_uppercase().strip_suffix('G') {
@@ -56,7 +56,7 @@ impl Line {
     }
 }
 
-/// The non-empty lines.
+/// The lines that set at least one key.
 pub(crate) fn lines(text: &str) -> Vec<Line> {
     let mut found = Vec::new();
     let (mut joined, mut first) = (String::new(), 1);
@@ -93,41 +93,51 @@ fn line(text: &str, number: usize) -> Option<Line> {
     (!pairs.is_empty()).then_some(Line { pairs, number })
 }
 
-/// The last value of a key in a slurm.conf or in `scontrol show config`.
+/// The last non-empty value of a key in a slurm.conf or in `scontrol show config`.
 pub fn last_value(text: &str, key: &str) -> Option<String> {
     let lines = lines(text);
     lines.iter().rev().filter_map(|line| line.get(key)).find(|value| !value.is_empty()).map(str::to_owned)
 }
 
-/// slurmctld's directory according to a slurm.conf; `generated` if there is no file. A generated file always sets the directory; the
-/// user's file may use Slurm's default.
+/// slurmctld's state directory according to a slurm.conf: Slurm's default if the file does not set the directory, and `generated` if the
+/// text is empty.
 pub fn state_directory(slurm_conf: &str, generated: &Path) -> PathBuf {
     let unset = || if slurm_conf.is_empty() { generated } else { Path::new(DEFAULT_STATE_DIRECTORY) };
     last_value(slurm_conf, "StateSaveLocation").map_or_else(|| unset().to_owned(), PathBuf::from)
 }
 
-/// The lines of a gres.conf that define GPUs.
+/// A line of gres.conf with `Name=gpu`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GpuLine {
+    kind: Option<String>,
+    /// The device files; empty if the line names none, as with AutoDetect.
+    pub(super) files: Vec<String>,
+    /// The number of GPUs.
+    count: usize,
+}
+
+/// The parsed lines of a gres.conf about GPUs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GresLines {
-    /// The value of AutoDetect, on any line.
+    /// The last value of AutoDetect.
     pub(super) auto_detect: Option<String>,
-    /// The type and device files of each GPU line.
-    pub(super) gpus: Vec<(Option<String>, Vec<String>)>,
-    /// The shared GRES: `shard` or `mps`, with the total count.
+    /// The GPU lines.
+    pub(super) gpus: Vec<GpuLine>,
+    /// The shared GRES, `shard` or `mps`, each with its total count.
     pub(super) shared: Vec<(&'static str, u64)>,
-    /// The cores of lines that set them, each with the number of its line.
+    /// The lines that set cores: the number of the line, and the list of cores.
     pub(super) cores: Vec<(usize, String)>,
 }
 
 impl GresLines {
     /// The number of GPUs in the lines.
     pub(super) fn count(&self) -> usize {
-        self.gpus.iter().map(|(_, files)| files.len().max(1)).sum()
+        self.gpus.iter().map(|line| line.count).sum()
     }
 
     /// The Gres value of a node line that matches these lines.
     pub(super) fn node_gres(&self) -> String {
-        let counts = counted(self.gpus.iter().map(|(name, files)| (name.as_deref(), files.len().max(1))));
+        let counts = counted(self.gpus.iter().map(|line| (line.kind.as_deref(), line.count)));
         let spell = |(name, count): &(Option<&str>, usize)| match name {
             Some(name) => format!("gpu:{name}:{count}"),
             None => format!("gpu:{count}"),
@@ -140,7 +150,7 @@ impl GresLines {
 /// The GRES with which jobs share GPUs.
 const SHARED: [&str; 2] = ["shard", "mps"];
 
-/// Parses the lines of a gres.conf that are for the node, which are those without NodeName and those that name it.
+/// Parses the lines of a gres.conf that apply to the node: those without NodeName, and those whose NodeName `is_own` accepts.
 pub(super) fn gres_lines(text: &str, is_own: &dyn Fn(&str) -> bool) -> GresLines {
     let mut found = GresLines::default();
     for line in lines(text).iter().filter(|line| line.get("NodeName").is_none_or(is_own)) {
@@ -159,26 +169,29 @@ pub(super) fn gres_lines(text: &str, is_own: &dyn Fn(&str) -> bool) -> GresLines
         if name != "gpu" {
             continue;
         }
-        let files = match (line.get("File"), line.get("MultipleFiles"), line.number("Count")) {
-            (Some(files), ..) => hostlist::expand(files),
-            // One device. The MIG instances of a GPU share all files but the last.
-            (None, Some(files), _) => vec![files.rsplit(',').next().unwrap_or_default().to_owned()],
-            (None, None, _) => Vec::new(),
+        let files = match (line.get("File"), line.get("MultipleFiles")) {
+            (Some(files), _) => hostlist::expand(files),
+            // One device. The MIG instances of a GPU can share all files but the last.
+            (None, Some(files)) => vec![files.rsplit(',').next().unwrap_or_default().to_owned()],
+            (None, None) => Vec::new(),
         };
-        found.gpus.push((line.get("Type").map(str::to_owned), files));
+        // Slurm's default without files is 1 (gres.conf(5)). The bound keeps sums from overflowing.
+        let count = line.number("Count").map_or(1, |count| u16::try_from(count).unwrap_or(u16::MAX));
+        let count = if files.is_empty() { count.into() } else { files.len() };
+        found.gpus.push(GpuLine { kind: line.get("Type").map(str::to_owned), files, count });
     }
     found
 }
 
-/// The device file of each GPU of the node, or of all simulated nodes, in the order of the lines; empty if Slurm detects
-/// devices itself.
+/// The device files of the GPUs of the node, or of all simulated nodes, in the order of the lines of gres.conf; only the last file of a MIG
+/// instance. Empty if Slurm detects devices itself.
 pub fn gpu_files(gres_conf: &str, node: &str) -> Vec<String> {
     let own = hostlist::expand(node);
     let found = gres_lines(gres_conf, &|names| own.iter().any(|name| hostlist::contains(names, name)));
     if found.auto_detect.is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
         return Vec::new();
     }
-    found.gpus.into_iter().flat_map(|(_, files)| files).collect()
+    found.gpus.into_iter().flat_map(|line| line.files).collect()
 }
 
 #[cfg(test)]
@@ -219,7 +232,16 @@ mod tests {
             &|_| true,
         );
         assert_eq!((own.count(), own.node_gres().as_str()), (2, "gpu:a:2"));
-        assert_ne!(own.gpus[0].1, own.gpus[1].1);
+        assert_ne!(own.gpus[0].files, own.gpus[1].files);
+    }
+
+    #[test]
+    fn count_is_that_of_the_files_or_else_of_the_line() {
+        let own = gres_lines(
+            "AutoDetect=nvml\nName=gpu Type=a Count=4\nName=gpu\nName=gpu Type=b File=/dev/nvidia[0-1] Count=9\n",
+            &|_| true,
+        );
+        assert_eq!((own.count(), own.node_gres().as_str()), (7, "gpu:a:4,gpu:1,gpu:b:2"));
     }
 
     #[test]

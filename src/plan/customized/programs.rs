@@ -1,4 +1,4 @@
-//! Programs that slurm.conf names and that the daemons run later: for a job, or for a node.
+//! Programs that slurm.conf names and that Slurm runs later: for a job, or for a node.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,15 @@ enum Place {
     Client,
 }
 
-/// A key, where its program runs, what happens without the program, and whether no job succeeds then.
+/// A key, where its program runs, what happens without the program, and whether the cluster then cannot run jobs normally.
 type Row = (&'static str, Place, &'static str, bool);
 
-/// Slurm 24.11: `prolog_epilog.shtml`, `_run_script_and_set_env` of slurmstepd's task.c.
+/// Sources: Slurm 24.11, `prolog_epilog.shtml` and `_run_script_and_set_env` of slurmstepd's task.c.
 const PROGRAMS: [Row; 13] = [
     ("Prolog", Place::Node, "Slurm drains the node at the first job", true),
     ("Epilog", Place::Node, "Slurm drains the node after the first job", true),
     ("TaskProlog", Place::Node, "every task fails", true),
-    ("PrologSlurmctld", Place::Controller, "Slurm requeues and holds each job", true),
+    ("PrologSlurmctld", Place::Controller, "Slurm requeues each batch job and cancels each interactive job", true),
     ("TaskEpilog", Place::Node, "each task logs an error at its end", false),
     ("EpilogSlurmctld", Place::Controller, "slurmctld logs an error after each job", false),
     ("SrunProlog", Place::Client, "srun logs an error", false),
@@ -45,18 +45,20 @@ impl MissingProgram {
         self.row.0
     }
 
-    /// Whether no job succeeds.
+    /// Whether the cluster cannot run jobs normally without the program: jobs or their tasks fail, jobs are requeued or canceled, or their
+    /// node is drained.
     pub(super) fn ends_jobs(&self) -> bool {
         self.row.3
     }
 
-    /// The problem, its cause and fix.
+    /// The problem, its consequence and its fix.
     pub(super) fn texts(&self) -> (String, String, String) {
         let Self { row: (key, _, consequence, _), path, state } = self;
         let path = path.display();
         match state {
             FileState::Present => {
-                (format!("{key}={path} is not executable"), (*consequence).to_owned(), format!("chmod 755 {path}"))
+                let fix = format!("run chmod 755 {path} if it is a program, or correct or remove {key}");
+                (format!("{key}={path} is not an executable file"), (*consequence).to_owned(), fix)
             }
             _ => (
                 format!("{key}={path} does not exist"),
@@ -67,7 +69,7 @@ impl MissingProgram {
     }
 }
 
-/// The programs named by keys of slurm.conf that cannot be executed here.
+/// The programs that keys of slurm.conf name and that cannot be executed here.
 pub(super) fn missing<'a>(
     lines: &'a [(String, String)],
     context: &'a Context<'_>,
@@ -88,4 +90,23 @@ pub(super) fn missing<'a>(
             (state != FileState::Program).then_some(MissingProgram { row, path, state })
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fix_depends_on_whether_the_program_exists() {
+        let texts = |state| {
+            let (what, _, fix) = MissingProgram { row: &PROGRAMS[0], path: "/opt/program".into(), state }.texts();
+            (what.split_once(' ').unwrap().1.to_owned(), fix)
+        };
+        let key = PROGRAMS[0].0;
+        let (present, missing) = (texts(FileState::Present), texts(FileState::Missing));
+        assert_eq!(present.0, "is not an executable file");
+        assert!(present.1.contains("chmod 755 /opt/program"), "{present:?}");
+        assert_eq!(missing.0, "does not exist");
+        assert!(missing.1.contains(key), "{missing:?}");
+    }
 }

@@ -29,8 +29,8 @@ fn machine() -> Inventory {
     }
 }
 
-/// Each problem as severity and text, and the one at which a daemon exits. Paths with `missing` do not exist.
-fn problems(texts: &[(FileName, &str)], toml: &str, inventory: &Inventory) -> (Vec<String>, Option<String>) {
+/// The user files as applied. Paths with `missing` do not exist.
+fn checked(texts: &[(FileName, &str)], toml: &str, inventory: &Inventory) -> Customized {
     let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
     let file = |(name, text): &(FileName, &str)| {
         let path = PathBuf::from(format!("/config/{name}"));
@@ -45,7 +45,12 @@ fn problems(texts: &[(FileName, &str)], toml: &str, inventory: &Inventory) -> (V
     };
     let names = Names { hostname: inventory.hostname.clone(), ..Names::default() };
     let mut plan = crate::plan(&config, inventory).unwrap();
-    let customized = plan.apply_user_files(&config, select_user_files(&config, &files), inventory, &names, &state);
+    plan.apply_user_files(&config, select_user_files(&config, &files), inventory, &names, &state)
+}
+
+/// Each problem as severity and text, and the one at which a daemon exits.
+fn problems(texts: &[(FileName, &str)], toml: &str, inventory: &Inventory) -> (Vec<String>, Option<String>) {
+    let customized = checked(texts, toml, inventory);
     let text = |finding: &Finding| {
         let severity = match finding.severity {
             Severity::Info => "info",
@@ -85,25 +90,25 @@ fn node_may_have_what_the_machine_has_and_no_more() {
         ("", ("RealMemory=5000", "RealMemory=8000"), "warning RealMemory=8000"),
         ("", ("RealMemory=5000", "RealMemory=8001"), "error RealMemory=8001"),
         (overrides, ("RealMemory=5000", "RealMemory=8001"), "warning RealMemory=8001"),
-        ("", ("CPUs=4", "CPUs=5"), "error CPUs=5, but only 4"),
+        ("", ("CPUs=4", "CPUs=5"), "error CPUs=5, but this machine has only 4"),
         ("", ("CPUs=4", "Procs=5"), "error Procs=5"),
         (overrides, ("CPUs=4", "CPUs=5"), "info CPUs=5"),
         ("", ("CPUs=4", "Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"), ""),
-        ("", ("CPUs=4", "Sockets=2 CoresPerSocket=2 ThreadsPerCore=2"), "error is 8 CPUs"),
-        ("", ("CPUs=4", "Boards=2 SocketsPerBoard=1 CoresPerSocket=4"), "error is 8 CPUs"),
+        ("", ("CPUs=4", "Sockets=2 CoresPerSocket=2 ThreadsPerCore=2"), "error (8 CPUs)"),
+        ("", ("CPUs=4", "Boards=2 SocketsPerBoard=1 CoresPerSocket=4"), "error (8 CPUs)"),
         ("", ("CPUs=4", "Boards=2 Sockets=1 CoresPerSocket=4"), ""),
         ("", ("TmpDisk=900", "TmpDisk=1000"), ""),
         ("", ("TmpDisk=900", "TmpDisk=1001"), "error TmpDisk=1001"),
         (overrides, ("TmpDisk=900", "TmpDisk=1001"), ""),
         ("TmpFS=/tmp", ("TmpDisk=900", "TmpDisk=1001"), "error TmpDisk=1001"),
         ("TmpFS=/scratch", ("TmpDisk=900", "TmpDisk=1001"), ""),
-        ("", ("nvidia:2", "nvidia:1"), "warning 1 GPUs in Gres=, but 2"),
-        ("", ("nvidia:2", "nvidia:3"), "error 3 GPUs in Gres=, but only 2"),
-        ("", ("gpu:nvidia:2", "gpu:a100:2"), "error 2 GPUs of type a100 in Gres=, but 0"),
+        ("", ("nvidia:2", "nvidia:1"), "warning a GPU count of 1 in Gres=, but the available count is 2"),
+        ("", ("nvidia:2", "nvidia:3"), "error a GPU count of 3 in Gres=, but the available count is only 2"),
+        ("", ("gpu:nvidia:2", "gpu:a100:2"), "error a count of 2 for GPU type a100 in Gres=, but 0"),
         ("", ("gpu:nvidia:2", "gpu:2"), ""),
-        ("GresTypes=mps", ("", ""), "error GresTypes lacks gpu"),
+        ("GresTypes=mps", ("", ""), "error gpu is missing from GresTypes"),
         ("GetEnvTimeout=2", ("", ""), "warning GetEnvTimeout is not 0"),
-        ("SlurmctldPort=7000", ("", ""), "error SlurmctldPort=7000, but slurminit.toml has 6817"),
+        ("SlurmctldPort=7000", ("", ""), "error SlurmctldPort=7000, but slurminit uses 6817"),
         ("SlurmdPort=6818", ("", ""), ""),
         ("HealthCheckProgram=/missing", ("", ""), "warning HealthCheckProgram=/missing"),
     ] {
@@ -132,8 +137,8 @@ fn gres_conf_names_existing_devices_once() {
         (twice.to_owned(), "error duplicate File=/dev/nvidia0"),
         (both.replace("nvidia1", "missing"), "error File=/dev/missing does not exist"),
         (format!("{both} Cores=0-1\n"), ""),
-        (format!("{both} Cores=0-2\n"), "error Cores=0-2, but this machine has the cores 0 to 1"),
-        (both.replacen("Type=nvidia", "Type=a100", 1), "error 2 GPUs of type nvidia in Gres=, but 1"),
+        (format!("{both} Cores=0-2\n"), "error Cores=0-2, but the last core of this machine is 1"),
+        (both.replacen("Type=nvidia", "Type=a100", 1), "error a count of 2 for GPU type nvidia in Gres=, but 1"),
     ] {
         assert_problem(&found(&gres, NODE), expected, &gres);
     }
@@ -237,6 +242,31 @@ fn refuses_cgroups_that_end_slurmd() {
         "",
     );
     assert_problem(&found("JobAcctGatherType=jobacct_gather/linux"), "", "");
+}
+
+#[test]
+fn fixes_name_the_setting_to_change() {
+    let mut inventory = machine();
+    (inventory.cgroup.version, inventory.cgroup.writable) = (CgroupVersion::V1, true);
+    let tracking = FITTING.replace("proctrack/linuxproc", "proctrack/cgroup");
+    let without_types = FITTING.replace("GresTypes=gpu\n", "");
+    let constrained = "# USER_CUSTOMIZED=true\nConstrainCores=yes\n";
+    let gathering = "JobAcctGatherType=jobacct_gather/cgroup";
+    let gatherer_fix = "write JobAcctGatherType=jobacct_gather/linux";
+    for (start, line, expected) in [
+        (FITTING, gathering, &[gatherer_fix][..]),
+        (tracking.as_str(), "", &["write ProctrackType=proctrack/linuxproc and TaskPlugin="]),
+        (tracking.as_str(), gathering, &["write ProctrackType=proctrack/linuxproc and TaskPlugin=", gatherer_fix]),
+        (FITTING, "GresTypes=mps", &["add gpu to GresTypes"]),
+        (without_types.as_str(), "", &["add the line GresTypes=gpu"]),
+    ] {
+        let slurm = format!("{start}{line}\n{NODE}");
+        let files = [(FileName::SlurmConf, slurm.as_str()), (FileName::CgroupConf, constrained)];
+        let findings = checked(&files, "", &inventory).findings;
+        let fixes: Vec<&str> = findings.iter().map(|finding| finding.fix.as_str()).collect();
+        let fit = |(fix, start): (&&str, &&str)| fix.starts_with(*start);
+        assert!(fixes.len() == expected.len() && fixes.iter().zip(expected).all(fit), "{line}: {fixes:?}");
+    }
 }
 
 #[test]

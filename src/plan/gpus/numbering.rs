@@ -27,11 +27,11 @@ pub(super) struct Numbering {
     pub(super) names: Vec<String>,
     /// For each line, the UUID for CUDA if `names` has a number that depends on the GPUs that the job's user can open.
     pub(super) uuids: Vec<Option<String>>,
-    /// Whether each position in Slurm's list equals the runtime's number.
+    /// Whether each position in Slurm's list equals the runtime's number without further settings.
     pub(super) matches_slurm_positions: bool,
 }
 
-/// Names the devices, in the order of the lines.
+/// Determines each device's name in its vendor's runtime, in the order of `offers`.
 pub(super) fn number(inventory: &Inventory, wanted: CudaDevices, offers: &[Offer<'_>]) -> Numbering {
     let by_number = wanted == CudaDevices::Number && cuda_counts(inventory, offers);
     let name = |offer: &Offer<'_>| match offer.cuda_name() {
@@ -56,8 +56,8 @@ pub(super) fn number(inventory: &Inventory, wanted: CudaDevices, offers: &[Offer
     Numbering { names, uuids, matches_slurm_positions: one_vendor && !needs_settings && positions_are_names }
 }
 
-/// Whether the number of each offered GPU in CUDA is known: no GPU that CUDA may open is in MIG mode, their bus order is
-/// known, and CUDA certainly counts each one before the last offered one.
+/// Whether the number of each offered GPU in CUDA is known: none of the GPUs that CUDA may open is in MIG mode, their bus order is known, and
+/// CUDA certainly counts each of them up to the last offered one.
 fn cuda_counts(inventory: &Inventory, offers: &[Offer<'_>]) -> bool {
     let counted = |gpu: &Gpu| gpu.access.obstacle().map_or(Some(true), Obstacle::is_counted);
     let mut gpus: Vec<&Gpu> = inventory.cuda_gpus().filter(|gpu| counted(gpu) != Some(false)).collect();
@@ -76,13 +76,14 @@ fn is_one_model(inventory: &Inventory, vendor: Vendor) -> bool {
     seen.all(|gpu| Some(&gpu.model) == first)
 }
 
-/// The GPUs that can be opened in this container, whether or not jobs may use them.
+/// The vendor's GPUs that can be opened in this container, whether or not jobs may use them.
 fn seen_by_runtime(inventory: &Inventory, vendor: Vendor) -> impl Iterator<Item = &Gpu> {
     let is_seen = |gpu: &&Gpu| gpu.access.obstacle().is_none_or(Obstacle::is_seen_by_runtime);
     inventory.gpus.iter().filter(move |gpu| gpu.vendor == vendor).filter(is_seen)
 }
 
-/// The number in bus order among the GPUs that CUDA can open; only a guess if [`cuda_counts`] is false and there is no UUID.
+/// The number in bus order among the GPUs that CUDA can open. It is only a guess if [`cuda_counts`] is false, and then serves only GPUs
+/// without a UUID.
 fn cuda_number(own: &Gpu, inventory: &Inventory) -> usize {
     let whole = seen_by_runtime(inventory, own.vendor).filter(|gpu| gpu.mig.is_none());
     whole.filter(|gpu| (gpu.pci_address, gpu.index) < (own.pci_address, own.index)).count()
@@ -91,7 +92,7 @@ fn cuda_number(own: &Gpu, inventory: &Inventory) -> usize {
 fn number_among_open(own: &Gpu, inventory: &Inventory) -> usize {
     let of_vendor = || inventory.gpus.iter().filter(|gpu| gpu.vendor == own.vendor);
     let opens = |gpu: &&Gpu| {
-        // A node that shares an earlier node's render node can be opened too; only Slurm cannot use it.
+        // A KFD node that shares an earlier KFD node's render node can be opened too; only Slurm cannot use it.
         let mut seen = seen_by_runtime(inventory, own.vendor);
         seen.any(|other| other.index <= gpu.index && other.device_file == gpu.device_file)
     };
@@ -197,7 +198,7 @@ mod tests {
             amd(1, 129, Access::Usable),
             amd(2, 129, unusable(Obstacle::SharedFile)),
             amd(3, 130, unusable(Obstacle::Denied)),
-            // The later node of the same file does not open this one.
+            // The later KFD node with the same file does not make this one openable.
             amd(4, 131, unusable(Obstacle::Lost)),
             amd(5, 131, Access::Usable),
             amd(6, 132, Access::Usable),

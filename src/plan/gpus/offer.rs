@@ -17,13 +17,14 @@ pub(super) struct Offer<'a> {
 }
 
 impl Offer<'_> {
-    /// CUDA's name. An instance has no other name, and CUDA's GPU numbers skip GPUs in MIG mode.
+    /// The UUID by which CUDA selects the device, if it is safe in a script. A MIG instance has no number, and CUDA's numbers skip GPUs in
+    /// MIG mode.
     pub(super) fn cuda_name(&self) -> Option<&str> {
         let name = self.instance.map_or(self.gpu.uuid.as_deref(), |instance| instance.uuid.as_deref());
         name.filter(|name| is_cuda_name(name))
     }
 
-    /// The position among what jobs could get if no GPU had a fault: `gpu:gpu1` stays the same card while another one is out.
+    /// The position among the devices that jobs could get if no GPU had a fault: `gpu:gpu1` remains the same card while another card is faulty.
     /// Whole GPUs come before MIG instances, as in [`super::in_slurms_order`].
     pub(super) fn number(&self, inventory: &Inventory) -> usize {
         let counts = |access: &Access| access.obstacle().is_none_or(Obstacle::is_fault);
@@ -120,8 +121,8 @@ fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted:
     Finding::new(Kind::GpuLeftOut, severity, what, cause, fix)
 }
 
-/// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has reported why others are
-/// unusable.
+/// The GPU itself, or in MIG mode its usable instances, each with a name. Other instances only become decisions: detection has already
+/// reported faults, and the operator has excluded the rest.
 fn parts<'a>(gpu: &'a Gpu, label: String, reasons: &mut Reasons) -> Vec<(String, Option<&'a MigInstance>)> {
     let Some(instances) = &gpu.mig else { return vec![(label, None)] };
     if instances.is_empty() {
@@ -155,19 +156,21 @@ fn files(
         None => gpu.device_file.iter().map(valid).collect::<Result<_, _>>()?,
         Some(instance) => {
             if !instance.uuid.as_deref().is_some_and(is_cuda_name) {
-                return Err("no UUID from the driver; CUDA requires it to select an instance".to_owned());
+                return Err("no valid UUID from the driver; CUDA requires it to select an instance".to_owned());
             }
             instance.device_files.iter().map(valid).collect::<Result<_, _>>()?
         }
     };
-    // slurmd exits if MultipleFiles has only one file. The instances of a GPU share all files but the last.
+    // slurmd exits if MultipleFiles has only one file. The instances of a GPU can share all files but the last.
     match files.last() {
         Some(_) if instance.is_some() && files.len() < 2 => {
-            Err("only one device file; an instance also needs those of its capabilities".to_owned())
+            Err("only one device file; an instance also needs the device files of its capabilities".to_owned())
         }
         Some(own) if taken.insert(own.clone()) => Ok(files),
-        Some(own) => Err(format!("another GPU already has the device file {own}; slurmd exits at a duplicate")),
-        None => Err("no device file of its own, which Slurm requires".to_owned()),
+        Some(own) => Err(format!(
+            "another GPU or MIG instance already has the device file {own}; slurmd exits if gres.conf lists a device file twice"
+        )),
+        None => Err("no device file, which Slurm requires".to_owned()),
     }
 }
 
@@ -181,7 +184,7 @@ fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, St
     Ok(own)
 }
 
-/// The names of the devices of a GPU for jobs.
+/// The readable names of the devices that a GPU provides: the GPU itself, or in MIG mode its usable instances.
 pub(crate) fn display_names(gpu: &Gpu) -> Vec<String> {
     let name = |instance| Offer { gpu, instance, files: Vec::new() }.display_name();
     match &gpu.mig {

@@ -1,11 +1,13 @@
-//! Selects the usable GPUs that jobs may have: `[gpu] only` and `except`, and no integrated GPU beside discrete ones.
+//! Selects the usable GPUs that jobs may use, according to `[gpu] only` and `except`. Unless `only` names it, jobs get an
+//! integrated GPU only if there is no discrete GPU for jobs, and only from vendors whose table allows it.
 
 use config::{Config, GpuSelector};
 use model::inventory::{Access, Finding, Gpu, Inventory, Kind, Obstacle};
 
 use super::offer::{display_name, one_line};
 
-/// The inventory for the plan. GPUs that are left out are marked unusable, with the reason.
+/// The inventory for the plan. GPUs and MIG instances that are left out are marked unusable, with the reason. Reports selectors without a
+/// match.
 pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let (only, except) = (&config.gpu.only, &config.gpu.except);
     let mut selected = inventory.clone();
@@ -30,7 +32,8 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
     selected
 }
 
-/// Whether jobs get this discrete GPU now, or once it responds. Meanwhile jobs do not get an integrated GPU instead.
+/// Whether this is a discrete GPU that jobs get now, or once it has started or recovered. Meanwhile jobs do not get an integrated GPU
+/// instead.
 fn is_discrete_gpu_for_jobs(gpu: &Gpu) -> bool {
     let obstacle = gpu.access.obstacle();
     !gpu.integrated && obstacle.is_none_or(|obstacle| obstacle.is_present() && obstacle != Obstacle::NotChosen)

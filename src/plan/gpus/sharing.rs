@@ -1,10 +1,11 @@
 //! Several jobs on one GPU: Slurm's gres/shard and gres/mps.
 //!
-//! Each is a GRES of its own beside `gpu`, with a count per device file. A GPU used as one kind is not given to jobs of
-//! the other. MIG instances have no lines, which Slurm takes as a count of 0.
+//! Each is a separate GRES besides `gpu`, with a count per device file. While a GPU is allocated as `gpu`, Slurm does not allocate it as
+//! a shared GRES, and vice versa. MIG instances have no shard or mps lines, so Slurm assumes a count of 0.
 
 use config::{Config, Sharing};
 use model::inventory::{Finding, Kind};
+use model::printable;
 
 use super::{AutoDetect, GresLine};
 use crate::Reasons;
@@ -29,12 +30,12 @@ pub(super) fn plan(
             "set by `[gpu] mps`; a job with --gres=mps:50 gets half of a GPU's multiprocessors if NVIDIA's MPS runs"
         }
     };
-    let how = if auto_detect == AutoDetect::Off { "" } else { ", which Slurm spreads evenly" };
-    reasons.decide(format!("{name} of {shared} GPUs, {each} per GPU{how}"), key);
+    let how = if auto_detect == AutoDetect::Off { "" } else { ", as Slurm distributes the total evenly" };
+    reasons.decide(format!("{name} of {}, {each} per GPU{how}", printable::count(shared, "GPU")), key);
     Some(sharing)
 }
 
-/// Whether a device can be shared: MIG partitions are not divided again, and MPS is NVIDIA's.
+/// Whether a device can be shared: MIG instances are not divided again, and only NVIDIA's GPUs support MPS.
 pub(super) fn is_shared(sharing: Sharing, line: &GresLine) -> bool {
     line.is_whole() && (sharing != Sharing::Mps || line.vendor.traits().has_cuda)
 }
@@ -51,7 +52,7 @@ fn left_out(sharing: Sharing, lines: &[GresLine], shared: usize) -> Option<Findi
                 Sharing::Mps => "MPS supports only whole NVIDIA GPUs",
             }
             .to_owned(),
-            "no action; request such a device with --gres=gpu",
+            "no action; request such a device by its type: --gres=gpu:TYPE",
         )
     })
 }

@@ -11,17 +11,17 @@ use model::queued_job::QueuedJob;
 /// An unused port, because slurmctld also pings nodes that are down.
 const NO_PORT: &str = "1";
 
-/// The keys that are set for a kept node.
+/// The keys of a kept node's line that slurminit sets.
 const KEPT_NODE_KEYS: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State", "Reason"];
 
 /// A node of the previous slurm.conf that is missing from the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedNode {
-    /// The node's name.
+    /// The node's name, or the host name by which a job may have requested the node.
     pub name: String,
-    /// Whether the node was kept only for the jobs that request it.
+    /// Whether the previous slurm.conf contained the node only for the jobs that use or request it.
     pub is_kept: bool,
-    /// The other keys of the node's line.
+    /// The keys of the node's line after its name, with their values.
     pub settings: Vec<(String, String)>,
     /// Whether this is the container's name, by which slurmctld finds localhost. It is kept together with localhost: if localhost were
     /// the only node in slurm.conf, slurmctld would find it by the name of any node that registers.
@@ -30,7 +30,7 @@ pub struct RemovedNode {
 
 const LOCALHOST: &str = "localhost";
 
-/// The nodes that the new slurm.conf no longer has.
+/// The nodes that are missing from the new slurm.conf.
 pub fn removed_nodes(former: &str, now: &str) -> Vec<RemovedNode> {
     let (old, new) = (Nodes::parse(former), Nodes::parse(now));
     let named = old.known.into_iter().chain(old.by_host);
@@ -60,7 +60,8 @@ impl RemovedNode {
         Self { name, is_kept: has("Port", NO_PORT), settings, is_name_of_localhost }
     }
 
-    /// The jobs that use or request the node; `None` if there are none. The list is empty if only the saved state names the node.
+    /// The jobs that use or request the node; `None` if there are none. Without a list of jobs from slurmctld, returns an empty list
+    /// if the saved state contains the node.
     pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
         let is_own = |name: &str| name == self.name || (self.is_name_of_localhost && name == LOCALHOST);
         let Some(jobs) = &used.jobs else {
@@ -79,7 +80,7 @@ fn is_gone(name: &str, old: &Nodes, new: &Nodes) -> bool {
     old.is_requestable(name) && !new.resolves(name)
 }
 
-/// Removes the nodes that are missing from the new slurm.conf; `None` if none is missing.
+/// The list without the nodes that are missing from the new slurm.conf; `None` if none is missing.
 pub(super) fn without_missing(list: &str, former: &str, now: &str) -> Option<String> {
     let (old, new) = (Nodes::parse(former), Nodes::parse(now));
     let names: Vec<String> = names_of(list).collect();
@@ -87,7 +88,7 @@ pub(super) fn without_missing(list: &str, former: &str, now: &str) -> Option<Str
     (present.len() < names.len()).then(|| present.join(","))
 }
 
-/// Whether all values that [`check_nodes`] compares are equal.
+/// Whether both files have the same nodes and SelectType, so that no job can lose its nodes.
 pub fn has_same_nodes(former: &str, now: &str) -> bool {
     Nodes::parse(former) == Nodes::parse(now)
 }
@@ -95,7 +96,7 @@ pub fn has_same_nodes(former: &str, now: &str) -> bool {
 /// Rejects a change that would make slurmctld end jobs because of their nodes. `now` is a reload's slurm.conf.
 ///
 /// # Errors
-/// The jobs and the missing nodes.
+/// The reason, with the affected jobs.
 pub fn check_nodes(former: &str, now: &str, jobs: &[QueuedJob]) -> Result<(), Refusal> {
     let (old, new) = (Nodes::parse(former), Nodes::parse(now));
     if old.select.as_ref().zip(new.select.as_ref()).is_some_and(|(old, new)| old != new) && !jobs.is_empty() {
@@ -104,22 +105,25 @@ pub fn check_nodes(former: &str, now: &str, jobs: &[QueuedJob]) -> Result<(), Re
     let has_gone_node = |list: &str| names_of(list).any(|name| is_gone(&name, &old, &new));
     let lost = ids(jobs.iter().filter(|job| has_gone_node(&job.nodes) || has_gone_node(&job.required)));
     if !lost.is_empty() {
-        return Err(refusal("slurm.conf no longer has nodes that jobs use or request", &lost));
+        return Err(refusal("nodes that jobs use or request are missing from slurm.conf", &lost));
     }
     let differs = |name: String| {
         old.known.get(&name).zip(new.known.get(&name)).is_some_and(|(old, new)| cores(old) != cores(new))
     };
     let affected = ids(jobs.iter().filter(|job| !job.is_pending() && names_of(&job.nodes).any(differs)));
     if !affected.is_empty() {
-        return Err(refusal("the CPUs, sockets or cores of a node changed while jobs run on it", &affected));
+        return Err(refusal(
+            "the CPUs, boards, sockets, cores or threads of a node changed while jobs run on it",
+            &affected,
+        ));
     }
     Ok(())
 }
 
-/// The values with which slurmctld compares the cores of a running job.
+/// The keys that determine a node's cores. slurmctld compares their values with the cores of a running job.
 const CORES: [&str; 6] = ["CPUs", "Boards", "Sockets", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore"];
 
-/// The nodes of a slurm.conf, with the keys of their lines.
+/// The nodes of a slurm.conf by name and by host name, with the keys and values of their lines, and SelectType.
 #[derive(PartialEq, Eq)]
 struct Nodes {
     known: BTreeMap<String, Vec<(String, String)>>,
@@ -137,7 +141,7 @@ impl Nodes {
             let hosts = line.get("NodeHostname").into_iter().flat_map(names_of);
             by_host.extend(hosts.map(|name| (name, pairs.clone())));
         }
-        // A job can request this node by any name, most likely the container's.
+        // If localhost is the only node, a job can request it by any name, most likely by the container's.
         let controller = last_value(text, "SlurmctldHost").unwrap_or_default();
         let container = controller.split('(').next().filter(|name| !name.is_empty() && is_localhost(&known));
         by_host.extend(container.and_then(|name| Some((name.to_owned(), known.get(LOCALHOST)?.clone()))));

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use model::hostlist;
 
-/// The maximum length of a list of partitions or nodes.
+/// The maximum length of a list of partitions or nodes, in bytes with the final NUL.
 const MAX_TEXT_LENGTH: usize = 64 << 10;
 
 /// The texts of a saved state that may name partitions or nodes.

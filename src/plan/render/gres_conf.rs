@@ -37,7 +37,11 @@ fn shared_lines(gres: &GresPlan, of: &str) -> String {
         // Without the flag, only one of the node's GPUs is shared at a time.
         Sharing::Mps => " Flags=all_sharing",
     };
-    let _ = writeln!(text, "# Shared GPUs: {each} shards (or MPS percent) per GPU.");
+    let unit = match sharing {
+        Sharing::Shards(_) => "shards",
+        Sharing::Mps => "units of MPS",
+    };
+    let _ = writeln!(text, "# Shared GPUs: {each} {unit} per GPU.");
     if gres.auto_detect != AutoDetect::Off {
         let _ = writeln!(text, "{of}Name={name} Count={}", u64::from(each) * gres.shared().count() as u64);
         return text;

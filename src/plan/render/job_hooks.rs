@@ -1,4 +1,4 @@
-//! The lines that run the operator's commands for a job.
+//! The lines that run the operator's commands for a job, and that update the GPU-to-job map.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use config::{JobHook, OnHookFailure};
 
 use super::quoted;
 
-/// One line for each hook, for a shell.
+/// A shell command line for each hook.
 pub(super) fn lines(name: &str, hooks: &[JobHook]) -> String {
     hooks.iter().map(|hook| line(name, hook)).collect()
 }
@@ -20,7 +20,7 @@ fn line(name: &str, hook: &JobHook) -> String {
     format!("slurminit hook {name} --timeout {} -- {command}{end}\n", hook.timeout.as_secs_f64())
 }
 
-/// The line that updates the GPU-to-job map.
+/// The line that updates the GPU-to-job map for a job with GPUs; empty without a directory.
 pub(super) fn job_map(when: &str, dir: Option<&Path>) -> String {
     let line = |dir: &Path| {
         let dir = quoted(&dir.to_string_lossy());

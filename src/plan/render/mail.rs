@@ -1,4 +1,4 @@
-//! The script that hands mail of jobs to a relay: `MailProg -s SUBJECT ADDRESS`.
+//! The script that hands mail about jobs to a relay: `MailProg -s SUBJECT ADDRESS`.
 
 use crate::{HEADER, MailScript};
 

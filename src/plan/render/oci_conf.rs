@@ -2,17 +2,19 @@
 
 use crate::{FileName, HEADER, Images};
 
-/// The user's text follows `# slurminit`, which must not change, because the runtime looks for its first occurrence.
+/// The text of oci.conf.
+///
+/// `# slurminit` is followed by text from the user. This marker must not change, because the runtime searches for its first occurrence.
 ///
 /// slurmstepd puts the step's arguments (`%@`) and the value of `--container` (`%r`) into a command for sh, and quotes an apostrophe
 /// wrongly. So both are in a comment, which sh ignores, and the runtime reads them from the text of the command. They must not be
 /// used anywhere else, because slurmstepd runs the other commands of this file as root.
 ///
-/// slurmstepd creates the directories of `ContainerPath` before the first one with `%t` as root, and gives each to the user by its path
-/// (`_mkpath` of container.c). If the user owned the parent directory, they could replace the new directory with a link between these
-/// two steps, and would be given any file. As root, slurmstepd also removes `environment` in each task's directory, and follows links
-/// there. So only the user's own directory comes before `%t`, and nothing is removed. The other directories, including those that Slurm
-/// 25.05 and newer add, are created as the user.
+/// As root, slurmstepd creates the directories of `ContainerPath` before the first one with `%t`, and changes the owner of each by its path
+/// to the user (`_mkpath` of container.c). If the user owned the parent directory, they could replace the new directory with a symbolic
+/// link between these two steps, and would become the owner of any file. As root, slurmstepd also removes `environment` in each task's
+/// directory, and follows symbolic links there. So only the user's own directory comes before `%t`, and nothing is removed. The other
+/// directories, including those that Slurm 25.05 and newer add, are created as the user.
 pub(super) fn text(images: &Images) -> String {
     let own = [("slurm", &images.slurm), ("munge", &images.munge)];
     let own = own.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));
@@ -22,10 +24,10 @@ pub(super) fn text(images: &Images) -> String {
     let user_directory = if images.has_several_nodes { "%U-%n" } else { "%U" };
     format!(
         "{HEADER}\n\
-         # Jobs in container images: slurminit image import NAME, then srun --container=NAME. {name} without this first line is kept.\n\n\
+         # Jobs in container images: slurminit image import NAME, then srun --container=NAME. Without the first line, {name} is not replaced.\n\n\
          IgnoreFileConfigJson=true\n\
          CreateEnvFile=null\n\
-         # As root, slurmstepd creates only the first directory, in which no other user can interfere. slurminit removes the other ones.\n\
+         # As root, slurmstepd creates only the user's directory, whose parent is owned by root. slurminit removes the directories below it.\n\
          ContainerPath={bundles}/{user_directory}/%j-%s-%n-%t\n\
          DisableCleanup=true\n\
          # Slurm quotes apostrophes in %@ wrongly, and %r can be any text: both are passed in a comment, which slurminit parses.\n\

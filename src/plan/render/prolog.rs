@@ -2,8 +2,8 @@
 
 use crate::{HEADER, Prolog};
 
-/// Slurm drains a node whose prolog fails, so the script always succeeds, unless a hook with `on_failure = "drain"` fails. For most jobs the
-/// script does nothing.
+/// Slurm drains a node whose prolog fails, so the script always exits with code 0, unless a hook with `on_failure = "drain"` fails. The
+/// script runs `slurminit prolog` only for jobs that need it, because each run starts a process.
 pub(super) fn text(prolog: &Prolog) -> String {
     // A list of several nodes contains a comma or a bracket.
     let (words, needed) = match (prolog.gives_gpus, prolog.names_nodes) {
@@ -21,7 +21,7 @@ pub(super) fn text(prolog: &Prolog) -> String {
     let hooks = super::job_hooks::lines("pre_job", &prolog.hooks);
     let job_map = super::job_hooks::job_map("begin", prolog.job_map.as_deref());
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm sets no PATH, and drains the node if this fails, even by slurmd's SIGTERM at its stop.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{job_map}{hooks}exit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm sets no PATH. It drains the node if this script fails, even if the cause is SIGTERM from a stopping slurmd.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{job_map}{hooks}exit 0\n"
     )
 }
 

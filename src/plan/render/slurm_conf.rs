@@ -86,7 +86,7 @@ pub(super) fn dynamic_node(node: &NodePlan) -> String {
     line(node).trim_start().to_owned()
 }
 
-/// The node's line after its name, each part with a space before it.
+/// The node's settings after its name, each preceded by a space.
 fn line(node: &NodePlan) -> String {
     let mut line = String::new();
     if let Some(host) = &node.host {

@@ -30,7 +30,7 @@ pub fn slurmdbd_conf(config: &Config, password: Option<&str>) -> Result<String, 
         let _ = writeln!(text, "StorageUser={database_user}");
         if let Some(password) = password {
             if password.contains(|c: char| c.is_control() || c.is_whitespace() || "#\"'\\".contains(c)) {
-                return Err("slurmdbd.conf does not support blanks, quotes, # or \\ in it");
+                return Err("slurmdbd.conf does not support blanks, control characters, quotes, # or \\ in a password");
             }
             let _ = writeln!(text, "StoragePass={password}");
         }

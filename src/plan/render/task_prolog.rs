@@ -7,9 +7,9 @@ use model::inventory::Vendor;
 
 use crate::HEADER;
 
-/// Steps inherit the value of their batch script but have other CPUs, so a value that slurminit set is replaced, and any other is kept.
-/// If the number of tasks differs between nodes, the first node's number is used.
-const THREADS: &str = r#"# The container has a CPU quota. By default OpenMP would start a thread for each CPU of the machine.
+/// Sets OMP_NUM_THREADS. Steps inherit its value from their batch script but have other CPUs, so a value that slurminit set is replaced,
+/// and any other is kept. If the number of tasks differs between nodes, the first node's number is used.
+const THREADS: &str = r#"# The container has a CPU quota. By default OpenMP would start a thread for each CPU that it sees.
 if [ "${OMP_NUM_THREADS-unset}" = "${SLURMINIT_OMP_NUM_THREADS-unset}" ]; then
     tasks=
     [ -z "$SLURM_NTASKS" ] || tasks=${SLURM_STEP_TASKS_PER_NODE:-$SLURM_TASKS_PER_NODE}
@@ -23,13 +23,14 @@ if [ "${OMP_NUM_THREADS-unset}" = "${SLURMINIT_OMP_NUM_THREADS-unset}" ]; then
 fi
 "#;
 
-/// Uses POSIX sh only: no other interpreter is guaranteed in the image.
+/// The text of the script. It uses POSIX sh only, because no other interpreter is guaranteed in the image.
 pub(super) fn text(prolog: &TaskProlog) -> String {
     let has = |vendor| prolog.names.iter().any(|(own, _)| *own == vendor);
     let vendors: Vec<Vendor> = Vendor::ALL.into_iter().filter(|vendor| has(*vendor)).collect();
     let mut text = format!("#!/bin/sh\n{HEADER}\n");
     for TaskVariable { name, value, is_default } in &prolog.variables {
-        // An empty value also counts as set by the job. Without PMIx, PMIX_HOSTNAME has no meaning.
+        // A default does not replace the job's own value, even an empty one. Any other variable is replaced only if it is set: without
+        // PMIx, PMIX_HOSTNAME has no meaning.
         let kept = if *is_default { format!("[ -n \"${{{name}+set}}\" ]") } else { format!("[ -z \"${name}\" ]") };
         let _ = writeln!(text, "{kept} || echo \"export {name}={value}\"");
     }
@@ -55,7 +56,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     text.push_str("for device in $devices; do\n");
     if prolog.counts_from_zero {
         text.push_str(
-            "    # Slurm numbers the devices of a step from 0; $step maps each number to the node's.\n\
+            "    # Slurm numbers the devices of a step from 0; $step maps each number to its number on the node.\n\
             \x20   set -- $step\n\
             \x20   case $device in\n\
             \x20       *[!0-9]* | '') ;;\n\
@@ -75,7 +76,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     for vendor in &vendors {
         let (runtime, list) = (&vendor.traits().runtime, vendor.as_str());
         let export = format!("echo \"export {}=${list}\"", runtime.variable);
-        // A job on one vendor's GPUs must not have the other's variable set: HIP also reads CUDA_VISIBLE_DEVICES.
+        // A job on one vendor's GPUs must not have the variable of another vendor set: HIP also reads CUDA_VISIBLE_DEVICES.
         let _ = match vendors.len() {
             1 => writeln!(text, "{export}"),
             _ => writeln!(text, "if [ -n \"${list}\" ]; then {export}; else echo \"unset {}\"; fi", runtime.variable),
@@ -87,7 +88,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     text
 }
 
-/// Appends a name to the list of its vendor.
+/// The shell assignment that appends a name to the list of its vendor.
 fn append(vendor: Vendor, name: &str) -> String {
     format!("{vendor}=${{{vendor}:+${vendor},}}{name}")
 }
@@ -97,9 +98,9 @@ fn has_numbers(prolog: &TaskProlog, vendor: Vendor) -> bool {
     prolog.names.iter().filter(|(own, _)| *own == vendor).all(|(_, name)| name.parse::<u32>().is_ok())
 }
 
-/// With a device cgroup a step cannot open other jobs' GPUs. A runtime that uses numbers then counts only the step's
-/// GPUs, in its own order, and GPUs that are not GRES, because Slurm denies only GRES devices (24.11, cgroup/v2,
-/// ebpf.c).
+/// The shell lines that compute the number of each GPU within the step. With a device cgroup, a step cannot open other jobs' GPUs. A
+/// runtime that uses numbers then counts only the step's GPUs, in its own order, and GPUs that are not GRES, because Slurm denies only GRES
+/// devices (24.11, cgroup/v2, ebpf.c).
 fn numbers_within_the_step(prolog: &TaskProlog, vendors: &[Vendor]) -> String {
     let mut text = "step=${SLURM_STEP_GPUS-$SLURM_JOB_GPUS}\n".to_owned();
     for vendor in vendors.iter().copied().filter(|vendor| has_numbers(prolog, *vendor)) {
@@ -108,7 +109,7 @@ fn numbers_within_the_step(prolog: &TaskProlog, vendors: &[Vendor]) -> String {
             own.map(|(position, (_, name))| (name.parse().unwrap_or(u32::MAX), position)).collect();
         own.sort_unstable();
         let maker = vendor.traits().maker;
-        let _ = writeln!(text, "# {maker}'s runtime numbers only the step's GPUs, from 0.\ncount=0");
+        let _ = writeln!(text, "# {maker}'s runtime numbers the step's GPUs and excluded GPUs, from 0.\ncount=0");
         let mut next = 0;
         for (number, position) in own {
             if number > next {

@@ -59,7 +59,7 @@ struct Membership {
 }
 
 impl Hierarchies {
-    /// Reads the mounts.
+    /// Reads the mounts, and this process's groups.
     pub(crate) fn read(root: &Path) -> Self {
         let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
         let mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
@@ -93,7 +93,7 @@ impl Hierarchies {
         Some((mount.version, visible.map(Path::to_owned).collect()))
     }
 
-    /// The directory of this process's group in `mount`, or the mount point if the group lies outside.
+    /// The directory of this process's group in `mount`, or the mount point if `mount` does not contain the group.
     pub(crate) fn own_group(&self, mount: &Mount) -> PathBuf {
         let below = self.memberships.iter().find(|entry| entry.controllers == mount.controllers).and_then(|entry| {
             let below = entry.group.strip_prefix(&mount.group).ok()?;
@@ -108,7 +108,7 @@ impl Hierarchies {
 fn parse_mountinfo(text: &str, root: &Path) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     for mount in parse::Mount::all(text).filter_map(|mount| hierarchy(mount, root)) {
-        // A later mount hides an earlier one at the same place.
+        // A later mount hides an earlier one at the same mount point.
         mounts.retain(|earlier| earlier.point != mount.point);
         mounts.push(mount);
     }

@@ -10,10 +10,10 @@ use std::path::Path;
 use super::{intersection, read_set};
 use model::inventory::CpuSet;
 
-/// A core and everything that contains it, largest first.
+/// The CPUs of a core and of each object that contains it, largest first.
 struct Core {
     package: CpuSet,
-    /// Dies, L3 caches and NUMA nodes: the CPUs of each within this package.
+    /// The CPUs of the core's die, L3 cache and NUMA node within this package; the whole package for an unknown one.
     intermediate: Vec<CpuSet>,
     threads: CpuSet,
 }
@@ -34,7 +34,7 @@ pub(super) fn read(root: &Path, counted: &CpuSet) -> Vec<Vec<CpuSet>> {
         if cores.iter().any(|core| core.threads.contains(cpu)) {
             continue;
         }
-        // A gap would shift all later indices, so no layout is better.
+        // A missing core would shift all later indices, so an incomplete layout is not returned.
         let Some(core) = read_core(root, cpu, counted, &nodes) else { return Vec::new() };
         cores.push(core);
     }

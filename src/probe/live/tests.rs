@@ -3,6 +3,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::*;
+use model::inventory::{Condition, Gpu, Readings};
 
 const NODE: &str = "sys/class/kfd/kfd/topology/nodes";
 
@@ -115,19 +116,67 @@ fn maps_open_errors_to_faults_and_ignores_file_mode() {
     assert_eq!(fault_of_access(&Access::Usable), None);
 }
 
-#[test]
-fn closed_gpu_is_not_sampled() {
-    let gpu = |index| Identity { index, uuid: Some(format!("GPU-{index}")), ..Identity::default() };
-    let options = Options {
+fn gpu(index: u32) -> Identity {
+    Identity { index, uuid: Some(format!("GPU-{index}")), ..Identity::default() }
+}
+
+/// Options with GPU 0 closed.
+fn options() -> Options {
+    Options {
         root: "/".into(),
         library: None,
         vendor: Vendor::Nvidia,
-        interval: Duration::from_secs(1),
+        interval: Duration::from_millis(1),
         closed: vec![gpu(0)],
         all_closed: false,
         meters: false,
         only: None,
-    };
+    }
+}
+
+#[test]
+fn closed_gpus_are_listed_without_library_if_all_are_closed() {
+    let options = Options { all_closed: true, library: Some("/nonexistent/libnvidia-ml.so.1".into()), ..options() };
+    let mut lines = Vec::new();
+    let result = vendor::probe_of(Vendor::Nvidia).watch(&options, &mut |line| {
+        lines.push(line.clone());
+        if lines.len() < 4 { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+    });
+    let listed = Line::Listed { gpus: vec![gpu(0)] };
+    assert_eq!(lines, [listed.clone(), Line::Done, listed, Line::Done]);
+    assert_eq!(result.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn nvidia_gpus_are_listed_from_kernel_files() {
+    let root = crate::tests::tree(&[
+        ("proc/driver/nvidia/gpus/0000:17:00.0/information", "Model: NVIDIA H200\nDevice Minor: 3\n"),
+        ("proc/driver/nvidia/gpus/0000:18:00.0/information", "Model: NVIDIA H200\nDevice Minor: 4\n"),
+    ]);
+    let gpus = vendor::probe_of(Vendor::Nvidia).list(root.path());
+    let addresses: Vec<_> = gpus.iter().map(|gpu| gpu.pci_address.unwrap().to_string()).collect();
+    assert_eq!(addresses, ["0000:17:00.0", "0000:18:00.0"]);
+}
+
+#[test]
+fn vendor_without_events_waits_until_next_sample() {
+    let until = std::time::Instant::now() + Duration::from_millis(20);
+    let mut events = vendor::probe_of(Vendor::Intel).events();
+    events.receive(until, &mut |line| panic!("{line:?}")).unwrap();
+    assert!(std::time::Instant::now() >= until);
+}
+
+#[test]
+fn vendor_without_measurements_reports_only_the_index() {
+    let (condition, readings) =
+        vendor::probe_of(Vendor::Intel).sample(Path::new("/"), &Gpu { index: 3, ..Gpu::default() });
+    assert_eq!(condition, Condition { index: 3, ..Condition::default() });
+    assert_eq!(readings, Readings::default());
+}
+
+#[test]
+fn closed_gpu_is_not_sampled() {
+    let options = options();
     let lines = |index| {
         let mut lines = Vec::new();
         let mut send = |line: &Line| {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// For `status` and `health`.
+/// For commands that report the current state, such as `status` and `health`.
 pub const STATUS: Duration = Duration::from_secs(3);
-/// For a scrape of the metrics, or a refresh of the page. Prometheus waits for 10 s.
+/// For all queries of a scrape of the metrics, or of a refresh of the page, together. Prometheus waits for 10 s by default.
 pub const SCRAPE: Duration = Duration::from_secs(4);
-/// The part of [`SCRAPE`] for fair shares. No other result has to wait for the accounting database.
+/// The part of [`SCRAPE`] for fair shares, which are queried last. If the query fails, only they are missing.
 pub const SHARES: Duration = Duration::from_secs(1);
 /// For each command of a reload.
 pub const RELOAD: Duration = Duration::from_secs(5);
@@ -19,5 +19,5 @@ pub const JOBS: Duration = Duration::from_secs(60);
 /// For sacct, which may list the jobs of a month.
 pub const HISTORY: Duration = Duration::from_secs(60);
 
-/// How long a result may be shown to further readers.
+/// How long a cached result may be reused.
 pub const CACHE_LIFETIME: Duration = Duration::from_secs(5);

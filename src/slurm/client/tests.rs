@@ -49,9 +49,9 @@ fn controller_is_up_or_rejects_credentials() {
 fn node_queries_omit_lines_without_a_node() {
     let run = answers([
         ("sinfo --noheader --all --nodes=c[1-2] --format=%T ", Ok("idle root|none\n\ndown* root|fan\n")),
-        ("sinfo --noheader --nodes c1 --format=%G|%T ", Ok("gpu:nvidia:2|idle root|none\n")),
-        ("sinfo --noheader --nodes c2 ", Ok("(null)|down root|fan\n")),
-        ("sinfo --noheader --nodes c3 ", Ok("\n")),
+        ("sinfo --noheader --all --nodes c1 --format=%G|%T ", Ok("gpu:nvidia:2|idle root|none\n")),
+        ("sinfo --noheader --all --nodes c2 ", Ok("(null)|down root|fan\n")),
+        ("sinfo --noheader --all --nodes c3 ", Ok("\n")),
         ("scontrol --oneliner show node c1", Ok("NodeName=c1 State=IDLE\n\n")),
         ("scontrol --oneliner show node c2", Err("Node c2 not found")),
         ("scontrol --oneliner show node c3", Err("Unable to contact slurm controller")),

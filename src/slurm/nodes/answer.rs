@@ -1,4 +1,4 @@
-//! Parses Slurm's report of all nodes: JSON, in which users' text cannot imitate Slurm's own.
+//! Parses Slurm's JSON about nodes and their jobs. In JSON, users' text cannot imitate Slurm's own.
 //!
 //! The keys are those of `scontrol --json` and `squeue --json` of Slurm 24.11 (data_parser v0.0.42), which later releases kept.
 
@@ -13,15 +13,15 @@ use model::prepared::announced::Announced;
 use model::printable;
 use model::queued_job::OwnedJob;
 
-/// Maximum length of a text chosen by people or machines, in characters.
+/// Maximum length of a text in Slurm's report, such as a name or a reason, in characters.
 const MAX_TEXT_LENGTH: usize = 400;
 
-/// All nodes of the cluster.
+/// Nodes of the cluster: all of them, or the one that was queried by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClusterNodes {
     /// The nodes, sorted by name.
     pub nodes: Vec<ClusterNode>,
-    /// The maximum number of nodes; `None` if Slurm does not report it.
+    /// The maximum number of nodes; `None` if it was not queried, or Slurm does not report it.
     pub most_nodes: Option<u64>,
 }
 
@@ -44,13 +44,13 @@ pub struct ClusterNode {
     pub cpus: u64,
     /// The allocated CPUs.
     pub cpus_allocated: u64,
-    /// The memory for jobs, in MiB.
+    /// The node's memory (RealMemory), in MiB, including memory that is reserved for the system (MemSpecLimit).
     pub memory_mib: u64,
     /// The allocated memory, in MiB.
     pub memory_allocated_mib: u64,
     /// The GPUs, by Slurm's index.
     pub gpus: Vec<NodeGpu>,
-    /// The jobs that are on the node.
+    /// The jobs that are on the node, if they were queried.
     pub jobs: Vec<OwnedJob>,
     /// The resources of the node that each job holds.
     #[serde(skip)]
@@ -71,11 +71,11 @@ pub struct ClusterNode {
 pub struct NodeShare {
     /// The job ID.
     pub job: u64,
-    /// The CPUs.
+    /// The number of CPUs.
     pub cpus: u64,
     /// The memory, in MiB.
     pub memory_mib: u64,
-    /// The whole GPUs.
+    /// The number of whole GPUs.
     pub gpus: u64,
 }
 
@@ -122,12 +122,12 @@ pub enum GpuState {
 }
 
 impl GpuState {
-    /// Whether a job has the GPU, or a part of it.
+    /// Whether a job holds the GPU, or a part of it.
     pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Allocated { .. } | Self::Shared { .. })
     }
 
-    /// The jobs that have the GPU or parts of it, as far as known.
+    /// The jobs that hold the GPU or parts of it, as far as known.
     pub fn jobs(&self) -> &[OwnedJob] {
         match self {
             Self::Allocated { job } => job.as_slice(),
@@ -138,7 +138,7 @@ impl GpuState {
 }
 
 impl ClusterNode {
-    /// Whether jobs can start on the node, now or after others have ended.
+    /// Whether jobs can start on the node: now, after other jobs have ended, or after slurmctld has powered it up.
     pub fn accepts_jobs(&self) -> bool {
         self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
     }
@@ -205,7 +205,7 @@ impl ClusterNode {
         Some(node)
     }
 
-    /// Sets the indices, device files and models, unless the number of GPUs differs: the text then describes other hardware.
+    /// Sets the indices, device files, models and memory, unless the number of GPUs differs: `announced` then describes other hardware.
     fn describe(&mut self, announced: Vec<Announced>) {
         if announced.len() == self.gpus.len() {
             for (gpu, announced) in self.gpus.iter_mut().zip(announced) {
@@ -223,7 +223,7 @@ impl ClusterNode {
         let gpus = allocated.len() as u64;
         self.shares.push(NodeShare { job: job.job, cpus: held.cpus, memory_mib: held.memory_mib, gpus });
         for gpu in &mut self.gpus {
-            // The queries run one after the other: a job without an allocation at the time of the node query is ignored.
+            // The nodes are queried before the jobs. A GPU that was free then stays `Free` here, even if it has been allocated since.
             match &mut gpu.state {
                 GpuState::Allocated { job: owner @ None } if allocated.contains(&gpu.slurm_index) => {
                     *owner = Some(job.clone());
@@ -239,7 +239,7 @@ impl ClusterNode {
 }
 
 impl ClusterNodes {
-    /// Parses the JSON of the nodes and of the jobs that hold GPUs.
+    /// Parses the JSON of the nodes and of the jobs that hold resources.
     ///
     /// # Errors
     /// A text is not JSON, or contains no list of nodes or jobs.
@@ -271,7 +271,7 @@ impl ClusterNodes {
         Ok(cluster)
     }
 
-    /// Adds the GPUs that a start detected on this node, if the node has reported no models to the controller.
+    /// Adds the details of the GPUs that a start detected on the node `name`, if the node has reported no models to the controller.
     pub(super) fn describe(&mut self, name: &str, gpus: &[OfferedGpu]) {
         for node in self.nodes.iter_mut().filter(|node| node.name == name) {
             if node.gpus.iter().all(|gpu| gpu.model.is_none()) {
@@ -283,7 +283,7 @@ impl ClusterNodes {
     /// The node with this name.
     ///
     /// # Errors
-    /// There is no such node. The error lists the existing nodes.
+    /// There is no such node. The error lists the first 20 nodes.
     pub fn node(&self, name: &str) -> anyhow::Result<&ClusterNode> {
         let known = self.nodes.iter().find(|node| node.name == name);
         known.ok_or_else(|| anyhow::anyhow!("no node named {name}; {}", self.describe_nodes()))
@@ -295,22 +295,21 @@ impl ClusterNodes {
         if self.nodes.len() > MAX_NAMES {
             names.push("...");
         }
-        match names.len() {
-            0 => "the cluster has no nodes yet".to_owned(),
-            1 => format!("the cluster has {}", names.concat()),
-            _ => format!("the cluster has {}", names.join(", ")),
+        if names.is_empty() {
+            return "the cluster has no nodes yet".to_owned();
         }
+        format!("the cluster has {}", names.join(", "))
     }
 }
 
-/// Sort key: `c2` comes before `c10`.
+/// The sort key of a name: `c2` comes before `c10`.
 fn numeric_sort_key(name: &str) -> (String, u64, String) {
     let digits = name.chars().rev().take_while(char::is_ascii_digit).count();
     let (stem, number) = name.split_at(name.len() - digits);
     (stem.to_owned(), number.parse().unwrap_or_default(), name.to_owned())
 }
 
-/// A string of a node or job, as one line.
+/// A string of a node or job, as one line of limited length; empty if it is missing.
 pub(crate) fn text(value: &Value, key: &str) -> String {
     printable::short(value[key].as_str().unwrap_or_default().trim(), MAX_TEXT_LENGTH)
 }
@@ -329,12 +328,13 @@ fn state_words(node: &Value) -> Vec<String> {
     node["state"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_ascii_uppercase).collect()
 }
 
-/// The state in sinfo's words (`node_state_string` of `slurm_protocol_defs.c`).
+/// The state as sinfo prints it (`node_state_string` of `slurm_protocol_defs.c`), in lower case. Flags such as MAINTENANCE and RESERVED, which sinfo
+/// would print instead, are ignored.
 fn state(words: &[String]) -> String {
     let has = |word: &str| words.iter().any(|known| known == word);
     let is_busy = ["ALLOCATED", "MIXED", "COMPLETING"].into_iter().any(has);
     let flags = ["DOWN", "INVALID_REG", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "COMPLETING"];
-    // sinfo marks a busy node with a backfill plan as `mixed-`.
+    // sinfo reports `planned` only for an idle node: a busy node with a backfill plan is `mixed-`.
     let flag = flags.into_iter().find(|flag| has(flag)).or((has("PLANNED") && has("IDLE")).then_some("PLANNED"));
     match flag {
         _ if has("DRAIN") => if is_busy { "draining" } else { "drained" }.to_owned(),
@@ -360,8 +360,8 @@ pub(crate) struct Allocation {
     pub(crate) detail: String,
 }
 
-/// The nodes of a job. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of `job_resources` and not that of
-/// the names.
+/// The resources that a job holds on each of its nodes. `gres_detail` has slurmctld's order of the nodes, which is also that of
+/// `job_resources`, and not the order of the names.
 pub(crate) fn allocations(job: &Value) -> Vec<Allocation> {
     let resources = &job["job_resources"];
     let nodes = resources["nodes"]["allocation"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Draining and resuming of nodes by a person.
+//! Draining and resuming of nodes by an administrator.
 //!
 //! Chooses the update that fits the node's state, and the message about it.
 
@@ -6,33 +6,34 @@ use super::{ClusterNode, ClusterNodes};
 use machine::node_report::NodeReport;
 use model::printable;
 
-/// The action for a node.
+/// The result of a request to drain or resume a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAction {
-    /// The node already has the requested state.
+    /// No update is necessary, for this reason.
     Unchanged(String),
     /// `scontrol update nodename=NODE` with these arguments, and the message about it.
     Update(Vec<String>, String),
-    /// The action is not possible.
+    /// No update is possible, for this reason.
     Refused(String),
 }
 
-/// The longest reason, in characters.
+/// The maximum length of an administrator's reason, in characters.
 const MAX_REASON_LENGTH: usize = 400;
 
-/// The reason text for Slurm. A start removes drains with slurminit's own reasons, so a person's reason must differ from these.
+/// The reason text for Slurm. When a container starts, slurminit ends its node's drain if slurminit set the reason, or if the start repairs the
+/// cause. So an administrator's reason that would have this effect gets a prefix.
 pub fn reason(text: &str) -> String {
     let text = printable::short(text.trim(), MAX_REASON_LENGTH);
     let as_drain = NodeReport { state: "drained".to_owned(), responding: true, reason: text.clone(), is_roots: false };
     if as_drain.is_permanently_closed() { text } else { format!("by hand: {text}") }
 }
 
-/// Drains a node. `reason` is the result of [`reason`], or `None` if the person gave no reason.
+/// The action that drains a node. `reason` is the result of [`reason`], or `None` if the administrator gave no reason.
 pub fn drain(node: &ClusterNode, reason: Option<&str>) -> NodeAction {
     let name = &node.name;
     let as_drained = || NodeReport { state: "drained".to_owned(), ..node.report.clone() };
     if node.report.is_permanently_closed() || node.drained && as_drained().is_permanently_closed() {
-        return NodeAction::Unchanged(format!("{name} is {} already", node.report));
+        return NodeAction::Unchanged(format!("{name} already accepts no new jobs; state: {}", node.report));
     }
     let reason = reason.unwrap_or("drained by an administrator");
     let job_note = match describe_jobs(node).as_str() {
@@ -43,13 +44,13 @@ pub fn drain(node: &ClusterNode, reason: Option<&str>) -> NodeAction {
     NodeAction::Update(arguments, format!("{name} is drained ({reason}): {job_note}"))
 }
 
-/// Resumes a node: ends any drain, and the DOWN state of a node that responds.
+/// The action that resumes a node: it ends any drain, and the state DOWN or FAIL of a node that responds.
 pub fn resume(node: &ClusterNode) -> NodeAction {
     let (name, report) = (&node.name, &node.report);
     let is_down = matches!(report.state.as_str(), "down" | "fail" | "failing");
     let previous = if node.drained { format!("it was {report}") } else { format!("it was {}", report.state) };
     match (node.drained, report.responding) {
-        // Only slurmctld can end DOWN while the node does not respond.
+        // `undrain` ends only the drain. slurmctld ends DOWN when the node registers.
         (true, false) => NodeAction::Update(
             vec!["state=undrain".to_owned()],
             format!(
@@ -67,10 +68,10 @@ pub fn resume(node: &ClusterNode) -> NodeAction {
         }
         // slurmctld pings a node that it has just resumed.
         (false, false) if !is_down => {
-            NodeAction::Unchanged(format!("{name} is {}, waiting for its response to the controller", report.state))
+            NodeAction::Unchanged(format!("{name} is {}; the controller is waiting for its response", report.state))
         }
         (false, _) => NodeAction::Refused(format!(
-            "{name} is {report}, not drained: start its container, or see its log (`docker logs`)"
+            "{name} is {report}, not drained; check that its container is running, and see its log (`docker logs`)"
         )),
     }
 }
@@ -86,7 +87,7 @@ pub fn describe_jobs(node: &ClusterNode) -> String {
     names.join(", ")
 }
 
-/// The jobs that still run on these nodes, for each node that has a job.
+/// A line for each of these nodes that still has jobs: `NODE: JOBS`.
 pub fn unfinished_jobs(cluster: &ClusterNodes, names: &[String]) -> Vec<String> {
     let busy = cluster.nodes.iter().filter(|node| names.contains(&node.name) && !node.jobs.is_empty());
     busy.map(|node| format!("{}: {}", node.name, describe_jobs(node))).collect()
@@ -124,9 +125,9 @@ mod tests {
         assert_eq!(arguments, ["state=drain", "reason=fan"]);
         assert!(what.contains("1 of eve, 2 of eve") && what.ends_with("8 of eve, and 2 more"), "{what}");
         let already = self::arguments(drain(&ClusterNode::empty("drained", true, "fan"), Some("other")));
-        assert_eq!(already, ["nothing", "c1 is drained (fan) already"]);
+        assert_eq!(already, ["nothing", "c1 already accepts no new jobs; state: drained (fan)"]);
         let failed = self::arguments(drain(&ClusterNode::empty("fail", true, "disk"), Some("other")));
-        assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
+        assert_eq!(failed, ["nothing", "c1 already accepts no new jobs; state: fail (disk)"]);
         // The next start removes slurminit's own reason, so it is replaced.
         let own_drain = ClusterNode::empty("drained", true, "slurminit: the container stops");
         assert_eq!(self::arguments(drain(&own_drain, None)), ["state=drain", "reason=drained by an administrator"]);

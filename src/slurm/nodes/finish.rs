@@ -9,17 +9,18 @@ use crate::client::{Client, Jobs, limit};
 /// to [`MAX_PAUSE`]: for a long job, precision does not matter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// How long slurmctld may be unresponsive: less than the five minutes for which it keeps the record of an ended job
+/// How long polls may fail: less than the five minutes for which slurmctld keeps the record of an ended job
 /// (`MinJobAge`).
 const MAX_OUTAGE: Duration = Duration::from_secs(240);
 
-/// Job, state, and exit code or signal. No column is user-defined text. squeue truncates a longer value.
+/// Job, state, and exit code or signal. No column is user-defined text. squeue truncates a value that is longer than its
+/// column.
 const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_code", 16)];
 
-/// Waits for these jobs, each with all tasks of its array; returns a line for each that failed.
+/// Waits for these jobs, each with all tasks of its array; returns a line for each job or task that ended in a state other than COMPLETED.
 ///
 /// # Errors
-/// slurmctld does not respond, or no longer has a record of a job.
+/// For 240 s, slurmctld does not respond, or has no record of a job.
 pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
     let (mut last_response, mut pause) = (Instant::now(), FIRST_PAUSE);
     let mut pending = PendingJobs { open: jobs.to_vec(), failed: BTreeMap::new() };
@@ -47,7 +48,7 @@ fn sleep(pause: Duration) {
 struct PendingJobs {
     /// The jobs that have not ended.
     open: Vec<String>,
-    /// A line for each failed job, by its number and that of its array task.
+    /// A line for each failed job or task, by the ID of the job or array and the number of the task.
     failed: BTreeMap<(u64, Option<u64>), String>,
 }
 
@@ -55,7 +56,7 @@ impl PendingJobs {
     fn update(&mut self, output: &[[String; 3]]) -> anyhow::Result<()> {
         let mut ended_by_job: BTreeMap<&str, bool> = BTreeMap::new();
         for [name, state, code] in output {
-            // `5`, a task `5_1`, and the tasks that have not started in one: `5_[2-9]`.
+            // A row is for a job (`5`), an array task (`5_1`), or all array tasks that have not started (`5_[2-9]`).
             let (job, task) = name.split_once('_').unwrap_or((name.as_str(), ""));
             let Ok(number) = job.parse() else { continue };
             let has_failed = match state.as_str() {
@@ -75,7 +76,7 @@ impl PendingJobs {
         }
         if let Some(job) = self.open.iter().find(|job| !ended_by_job.contains_key(job.as_str())) {
             anyhow::bail!(
-                "slurmctld no longer has a record of job {job}; see `slurminit logs slurmctld` on the controller for its end"
+                "slurmctld no longer has a record of job {job}; see `slurminit logs slurmctld` on the controller for how the job ended"
             );
         }
         self.open.retain(|job| ended_by_job.get(job.as_str()) != Some(&true));

@@ -27,7 +27,7 @@ const PCI_READ_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct NodeStatus {
     /// slurmctld's report about the node, or why there is none.
     pub node: Result<OwnNode, String>,
-    /// The node's GPUs.
+    /// The node's GPUs; empty if the nodes are simulated.
     pub gpus: Vec<OwnGpu>,
 }
 
@@ -38,12 +38,12 @@ impl NodeStatus {
     }
 }
 
-/// The node and its partitions.
+/// slurmctld's report about the node; for a container without a node, about slurmctld itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNode {
-    /// The node's state and reason.
+    /// The state and reason.
     pub report: NodeReport,
-    /// Whether any of its partitions accepts jobs.
+    /// Whether any of the node's partitions accepts jobs; true for a container without a node.
     pub has_open_partition: bool,
 }
 
@@ -63,16 +63,16 @@ impl OwnNode {
         Some(Self { report: report?, has_open_partition })
     }
 
-    /// Whether the node is drained and still has jobs.
+    /// Whether the node responds, is drained, and still has jobs.
     pub fn is_draining(&self) -> bool {
         self.report.responding && self.report.state == "draining"
     }
 
-    /// Why no job can start here, in one line; `None` if jobs can start.
+    /// Why no job can start on the node, in one line; `None` if jobs can start.
     pub fn closed_reason(&self) -> Option<String> {
         if self.report.verdict() == NodeVerdict::Usable {
             return (!self.has_open_partition)
-                .then(|| "all partitions are closed (see `scontrol show partition`)".to_owned());
+                .then(|| "all partitions of the node are closed (see `scontrol show partition`)".to_owned());
         }
         let response_note = if self.report.responding { "" } else { ", and slurmd has not responded to slurmctld" };
         Some(format!("the node is {}{response_note}", self.report))
@@ -90,7 +90,7 @@ pub struct OwnGpu {
     pub model: String,
     /// The device file; for a MIG instance the last one.
     pub file: String,
-    /// The state.
+    /// The GPU's state.
     #[serde(flatten)]
     pub state: OwnGpuState,
 }
@@ -115,12 +115,12 @@ pub enum OwnGpuState {
     },
     /// No job holds the GPU, and the node accepts no jobs.
     Unavailable,
-    /// The GPU is no longer reachable.
+    /// The GPU is no longer reachable, or the check of its PCI slot failed.
     Lost {
         /// The reason.
         why: String,
     },
-    /// slurmctld did not report the GPU's state.
+    /// slurmctld did not report the GPU's state, or was not queried.
     Unknown,
 }
 
@@ -129,14 +129,14 @@ pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
     let node = if snapshot.ready { node(name, limit::STATUS) } else { Err(why_not_ready(snapshot, limit::STATUS)) };
-    // `slurminit nodes` lists the GPUs of each simulated node.
+    // GPUs of simulated nodes are not listed here; `slurminit nodes` lists them for each node.
     let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
     let gpus = if is_simulated { &[][..] } else { gpus };
     let states = (node.is_ok() && !name.is_empty()).then(|| gpu_states(name)).flatten();
     NodeStatus { gpus: gpu_usage(gpus, lost, states.as_deref()), node }
 }
 
-/// Why the cluster is not ready. A container without a node waits for the controller's answer, which may be a refusal.
+/// Why the cluster is not ready. While a container without a node starts, it waits for the controller, which may reject its credentials.
 pub fn why_not_ready(snapshot: &Snapshot, limit: Duration) -> String {
     why_not_ready_of(&Client::with_timeout(limit), snapshot)
 }
@@ -152,14 +152,14 @@ fn why_not_ready_of(client: &Client, snapshot: &Snapshot) -> String {
 
 fn rejected(error: &QueryError) -> String {
     format!(
-        "slurmctld rejects the credentials of this container ({error}): its munge key or clock is not the controller's"
+        "authentication between this container and slurmctld failed ({error}): the munge key or clock of this container differs from the controller's"
     )
 }
 
-/// The node and its partitions, by one or two commands of at most `limit` each.
+/// slurmctld's report about the node, by one or two commands of at most `limit` each. Without a name, the report is about slurmctld itself.
 ///
 /// # Errors
-/// The reason why there is no report: slurmctld does not respond, or has no such node.
+/// The reason why there is no report: the query or the authentication fails, slurmctld has no such node, or no partition contains it.
 pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
     node_of(&Client::with_timeout(limit), name, limit)
 }
@@ -181,32 +181,33 @@ fn node_of(client: &Client, name: &str, limit: Duration) -> Result<OwnNode, Stri
     let format = format!("--format=%a|{SINFO_FORMAT}");
     let text =
         client.output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, &format]).map_err(describe_error)?;
-    OwnNode::parse(&text).ok_or_else(|| format!("slurmctld has no node {name} in any partition"))
+    OwnNode::parse(&text).ok_or_else(|| format!("node {name} is in no partition, or slurmctld has no such node"))
 }
 
-/// The reason why each GPU is unreachable; `None` for a reachable GPU. Opens no device, because that would wake a sleeping GPU.
+/// The reason why each GPU is unreachable; `None` if the check found no fault. If the check itself fails, that is the reason for all GPUs. Opens no
+/// device file, because that would wake a sleeping GPU.
 ///
-/// Reading a device that is being reset blocks, so a separate process reads it.
+/// Reading the PCI configuration of a device that is being reset blocks, so a separate process reads it.
 pub fn lost_gpus(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
     let probe = || gpus.iter().map(|gpu| loss_reason(root, gpu)).collect::<Vec<_>>();
-    let unknown = |verdict| vec![Some(format!("the PCI slot {verdict}")); gpus.len()];
+    let unknown = |verdict| vec![Some(format!("the check of the PCI slot {verdict}")); gpus.len()];
     Sandbox::start(probe).finish(Instant::now() + PCI_READ_TIMEOUT).unwrap_or_else(unknown)
 }
 
-/// Reads from a device that has fallen off the bus return all ones (PCI Express Base Specification, "Completion
-/// Timeout").
+/// Why the GPU is unreachable, if it is. Reads from a device that has fallen off the bus return all ones (PCI Express Base Specification,
+/// "Completion Timeout").
 fn loss_reason(root: &Path, gpu: &OfferedGpu) -> Option<String> {
     if !under(root, Path::new(&gpu.file)).exists() {
-        return Some(format!("{} is gone", gpu.file));
+        return Some(format!("{} no longer exists", gpu.file));
     }
     let address = gpu.pci_address?.to_string();
     let mut vendor = [0; 2];
     let config = under(root, &Path::new("/sys/bus/pci/devices").join(&address).join("config"));
     File::open(config).and_then(|mut file| file.read_exact(&mut vendor)).ok()?;
-    (vendor == [0xff; 2]).then(|| format!("no response at {address}: it has fallen off the PCI bus"))
+    (vendor == [0xff; 2]).then(|| format!("no response at {address}: the GPU has fallen off the PCI bus"))
 }
 
-/// The state of each GPU by its index, if slurmctld reports it.
+/// The state of each GPU by Slurm's index, if slurmctld reports it.
 fn gpu_states(name: &str) -> Option<Vec<GpuState>> {
     let cluster = query_node(name, &Client::with_total_timeout(limit::STATUS)).ok()?;
     Some(cluster.node(name).ok()?.gpus.iter().map(|gpu| gpu.state.clone()).collect())
@@ -285,7 +286,7 @@ mod tests {
             ("scontrol ping", Ok("Slurmctld(primary) at c1 is UP\n")),
         ]);
         assert_eq!(state(&nodes, "c1"), Ok(("idle".to_owned(), false)));
-        assert_eq!(state(&nodes, "c2"), Err("slurmctld has no node c2 in any partition".to_owned()));
+        assert_eq!(state(&nodes, "c2"), Err("node c2 is in no partition, or slurmctld has no such node".to_owned()));
         assert_eq!(state(&nodes, ""), Ok(("up".to_owned(), true)));
         let down = answers([("scontrol ping", Err("is DOWN")), ("sinfo", Err("Unable to contact slurm controller"))]);
         assert_eq!(state(&down, ""), Err("scontrol: is DOWN".to_owned()));
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(lost[0], None);
         assert!(lost[1].as_ref().is_some_and(|why| why.contains("fallen off the PCI bus")), "{lost:?}");
         assert_eq!((&lost[2], &lost[3]), (&None, &None));
-        assert_eq!(lost[4].as_deref(), Some("/dev/nvidia4 is gone"));
+        assert_eq!(lost[4].as_deref(), Some("/dev/nvidia4 no longer exists"));
     }
 
     #[test]

@@ -85,10 +85,10 @@ pub struct GpuRequest {
 pub struct ImpossibleRequest(String);
 
 impl Target {
-    /// The request that gives exactly these GPUs of `node`.
+    /// The request for exactly the selected GPUs of `node`.
     ///
     /// # Errors
-    /// The node accepts no jobs, has no such GPUs, or Slurm has no request for exactly these.
+    /// The node accepts no jobs or has no such GPU, GPUs of several vendors have the same number, or Slurm has no request for exactly these GPUs.
     pub fn request(&self, node: &ClusterNode) -> Result<GpuRequest, ImpossibleRequest> {
         if !node.accepts_jobs() {
             let response_note = if node.report.responding { "" } else { ", and does not respond to the controller" };
@@ -117,7 +117,9 @@ impl Target {
         let is_list = matches!(self.gpus, GpuSelection::Indices(_));
         if let Some(several) = requested.iter().find(|index| is_list && kinds(index) > 1) {
             let files = files(several).join(" and ");
-            let why = format!("{} has several GPUs with the number {several}: {files}; use --gres", node.name);
+            let name = &node.name;
+            let fix = format!("to select by type, use --target {name} --sbatch=--gres=gpu:TYPE:1");
+            let why = format!("{name} has several GPUs with the number {several}: {files}; {fix}");
             return Err(ImpossibleRequest(why));
         }
         let gpus = node.gpus.iter().filter(|gpu| requested.contains(&gpu.index));
@@ -130,9 +132,10 @@ fn describe_use(gpu: &NodeGpu) -> Option<String> {
     match &gpu.state {
         GpuState::Allocated { job: Some(job) } => Some(format!("job {} of {}", job.job, job.user)),
         GpuState::Allocated { job: None } => Some("an unknown job".to_owned()),
+        GpuState::Shared { jobs } if jobs.is_empty() => Some("shared by unknown jobs".to_owned()),
         GpuState::Shared { jobs } => {
-            let jobs: Vec<String> = jobs.iter().map(|job| format!("{} of {}", job.job, job.user)).collect();
-            Some(format!("shared by jobs {}", jobs.join(", ")))
+            let jobs: Vec<String> = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect();
+            Some(format!("shared by {}", jobs.join(", ")))
         }
         GpuState::Free | GpuState::Unavailable => None,
     }
@@ -148,7 +151,8 @@ fn gres_value(node: &ClusterNode, requested: &[u32]) -> Result<String, Impossibl
     }
     if let Some((name, (_, all))) = counts.iter().find(|(_, (chosen, all))| *chosen > 0 && chosen < all) {
         return Err(ImpossibleRequest(format!(
-            "Slurm chooses among the {all} GPUs of type {name}; use {0}::all, --gres=gpu:{1}, or `[gpu] type_name = \"index\"`",
+            "Slurm chooses among the {all} GPUs of type {name}; use {0}::all, or --target {0} --sbatch=--gres=gpu:{1}, or set \
+             `[gpu] type_name = \"index\"`",
             node.name,
             requested.len()
         )));
@@ -251,6 +255,13 @@ mod tests {
     }
 
     #[test]
+    fn request_is_shown_by_its_gpus() {
+        let shown =
+            |target: &str| target.parse::<Target>().unwrap().request(&node(&["gpu0", "gpu1"])).unwrap().to_string();
+        assert_eq!([shown("c1"), shown("c1::1"), shown("c1::all")], ["no GPU", "GPU 1", "GPUs 0,1"]);
+    }
+
+    #[test]
     fn impossible_request_names_available_gpus() {
         assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has GPUs 0,1");
         assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; it has GPU 0");
@@ -279,7 +290,10 @@ mod tests {
         busy.gpus[0].state = GpuState::Allocated { job: None };
         busy.gpus[1].state = GpuState::Shared { jobs: vec![job(17), job(18)] };
         let shared = "c1::0-1".parse::<Target>().unwrap().request(&busy).unwrap();
-        assert_eq!(shared.busy, ["GPU 0 (an unknown job)", "GPU 1 (shared by jobs 17 of alice, 18 of alice)"]);
+        assert_eq!(shared.busy, ["GPU 0 (an unknown job)", "GPU 1 (shared by job 17 of alice, job 18 of alice)"]);
+        busy.gpus[1].state = GpuState::Shared { jobs: Vec::new() };
+        let unknown = "c1::1".parse::<Target>().unwrap().request(&busy).unwrap();
+        assert_eq!(unknown.busy, ["GPU 1 (shared by unknown jobs)"]);
         assert_eq!(request.to_string(), "GPUs 0,1");
     }
 }

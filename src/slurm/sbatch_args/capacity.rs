@@ -4,14 +4,14 @@ use super::TimeLimit;
 use crate::node_record::{number, value};
 use model::inventory::gres;
 
-/// The nodes and partitions for jobs.
+/// The nodes and partitions of a cluster, in any state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     nodes: Vec<NodeSize>,
     partitions: Vec<Partition>,
 }
 
-/// The size of a node.
+/// The resources of a node that jobs can use, and its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSize {
     /// The CPUs available to jobs.
@@ -27,13 +27,13 @@ pub struct NodeSize {
 pub struct Partition {
     pub(super) name: String,
     is_default: bool,
-    /// `None` if Slurm reports none.
+    /// The longest time limit that a job can request; `None` if Slurm reports no valid one.
     pub(super) max_time: Option<TimeLimit>,
     pub(super) max_cpus: Option<u64>,
 }
 
 impl Capacity {
-    /// Parses the output of both commands. Ignores unknown lines.
+    /// Parses the output of the two `scontrol` commands. Skips incomplete lines, and partitions without a plain name.
     pub fn parse(nodes: &str, partitions: &str) -> Self {
         Self {
             nodes: nodes.lines().filter_map(NodeSize::parse).collect(),
@@ -46,7 +46,7 @@ impl Capacity {
         let is_match = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
         self.partitions.iter().find(is_match).ok_or_else(|| {
             let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
-            let available = format!("--partition NAME names one of: {}", names.join(", "));
+            let available = format!("use --partition with one of: {}", names.join(", "));
             match name {
                 Some(name) => format!("no partition named {name}; {available}"),
                 None => format!("the cluster has no default partition; {available}"),
@@ -86,7 +86,7 @@ impl Partition {
     }
 }
 
-/// Whether a partition's name is safe in a line that a shell splits.
+/// Whether a partition's name can be used unquoted in a shell command.
 pub fn is_plain_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+@".contains(&byte);
     !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.bytes().all(is_plain)

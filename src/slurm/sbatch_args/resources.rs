@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::TimeLimit;
 
-/// The maximum number of CPUs: Slurm's (16 bits).
+/// Slurm's maximum number of CPUs per task: the largest number that is not reserved in a 16-bit field.
 const MAX_CPUS: u64 = 65_533;
 /// The maximum number of GPUs, more than any machine has.
 const MAX_GPUS: u64 = 1024;
@@ -46,11 +46,11 @@ impl Resources {
     /// Parses a whole method.json. Without `resources`, or with `null` values, Slurm's defaults apply.
     ///
     /// # Errors
-    /// The text is not JSON, or a value is invalid for its key.
+    /// The text is not a JSON object, `resources` has an unknown key, or a value is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let method: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
+        let method: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(method) = method else {
-            return Err(format!("is not a method: expected {{\"resources\": {{...}}}}, got {}", describe(&method)));
+            return Err(format!("not a method: expected {{\"resources\": {{...}}}}, got {}", describe(&method)));
         };
         match method.get("resources") {
             None | Some(Value::Null) => Ok(Self::default()),
@@ -90,7 +90,7 @@ impl Resources {
         })
     }
 
-    /// The requested memory in MiB: the larger of `memory_mb` and `min_memory_mb` plus a fifth.
+    /// The requested memory in MiB: `memory_mb`, or `min_memory_mb` increased by a fifth, whichever is larger.
     pub(super) fn memory_mib(&self) -> Option<u64> {
         self.exact_memory_mib.max(self.min_memory_with_margin())
     }
@@ -108,10 +108,10 @@ impl Resources {
         if self.is_minimum_larger() { "min_memory_mb" } else { "memory_mb" }
     }
 
-    /// Explains a number in a message that differs from the number in the file.
+    /// Explains why the memory in a message differs from the number in the file; empty if the two are equal.
     pub(super) fn memory_note(&self) -> String {
         let of_minimum = self.min_memory_mib.filter(|_| self.is_minimum_larger());
-        of_minimum.map(|least| format!(" (min_memory_mb, {least}, and a fifth on top)")).unwrap_or_default()
+        of_minimum.map(|least| format!(" (min_memory_mb = {least}, plus 20 %)")).unwrap_or_default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether a job fits on nodes now, and what is missing.
+//! Whether a job fits on nodes now, and which resources are missing.
 
 use super::request::{Gpus, Request};
 use super::{Reservation, Situation};
@@ -10,13 +10,13 @@ use model::slurm_time::{date_seconds, seconds};
 /// A resource of which a job requests more than is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
-    /// GPUs of a type, or of any.
+    /// GPUs of one type, or of any type.
     Gpus(Option<String>),
     /// CPUs.
     Cpus,
     /// Memory, in MiB.
     Memory,
-    /// A whole node for itself.
+    /// Nodes without other jobs.
     WholeNode,
 }
 
@@ -36,14 +36,14 @@ impl Shortage {
     }
 }
 
-/// Why no job without a reservation of its own starts on a node.
+/// Why a job cannot start on a node even if enough resources are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Closed<'a> {
-    /// The node's state accepts no jobs.
+    /// In its current state, the node accepts no jobs.
     State,
-    /// A reservation holds the node.
+    /// The node is reserved now.
     Reserved(&'a Reservation),
-    /// A reservation of the node begins before the job reaches its time limit.
+    /// A reservation of the node begins before a job that starts now reaches its time limit.
     Soon(&'a Reservation),
 }
 
@@ -69,7 +69,7 @@ fn meets_options(node: &ClusterNode, job: &QueuedJob, request: &Request) -> bool
     (job.required.is_empty() || is_named(&job.required)) && !is_named(&job.excluded) && has_features
 }
 
-/// The reason why the job cannot start on this node, even if enough resources are free; `None` if it can.
+/// The reason why the job cannot start on this node even if enough resources are free; `None` if there is no such reason.
 pub(super) fn closed<'a>(node: &ClusterNode, request: &Request, situation: &'a Situation<'_>) -> Option<Closed<'a>> {
     if !node.accepts_jobs() {
         return Some(Closed::State);
@@ -86,17 +86,17 @@ pub(super) fn closed<'a>(node: &ClusterNode, request: &Request, situation: &'a S
     })
 }
 
-/// What is missing for the whole request on this node.
+/// The shortages if this node must satisfy the whole request.
 pub(super) fn shortages(node: &ClusterNode, request: &Request) -> Vec<Shortage> {
     missing(&Capacity::of(&[node]), request, node.threads)
 }
 
-/// What is missing on all of these nodes together, for a job that can be spread.
+/// The shortages if these nodes together must satisfy the request of a job that can be spread.
 pub(super) fn shortages_together(nodes: &[&ClusterNode], request: &Request) -> Vec<Shortage> {
     missing(&Capacity::of(nodes), request, 1)
 }
 
-/// Free and existing resources.
+/// The free and the total resources of nodes.
 struct Capacity<'a> {
     nodes: &'a [&'a ClusterNode],
     cpus: (u64, u64),
@@ -124,7 +124,7 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// The number of free GPUs and of all GPUs, of one type or of any.
+/// The number of free GPUs and the number of all GPUs, of one type or of any type.
 pub(super) fn gpus(node: &ClusterNode, gres_type: Option<&str>) -> (u64, u64) {
     Capacity::of(&[node]).gpus(gres_type)
 }
@@ -151,7 +151,7 @@ fn missing(there: &Capacity<'_>, request: &Request, threads: u64) -> Vec<Shortag
     all
 }
 
-/// A measure of what is missing, to compare nodes. GPUs have the highest weight.
+/// A weighted sum of the missing resources, to compare nodes. GPUs have the highest weight.
 pub(super) fn missing_amount(all: &[Shortage]) -> u64 {
     let weight = |one: &Shortage| match one.resource {
         Resource::Gpus(_) => 1 << 40,

@@ -13,7 +13,7 @@ impl Details {
     /// Queries the data that explain these jobs.
     ///
     /// # Errors
-    /// slurmctld does not respond.
+    /// A query fails.
     pub fn query(client: &Client, jobs: &[QueuedJob]) -> Result<Self, QueryError> {
         let states: Vec<&str> = [PENDING].into_iter().chain(HOLDING).collect();
         let rows = client.job_columns(&Jobs { states: &states, options: &["--all"], ..Jobs::default() }, &COLUMNS)?;
@@ -32,7 +32,7 @@ impl Details {
 /// The queue, the nodes and the details, from one successful series of queries.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The jobs that have not ended, task by task.
+    /// The jobs that have not ended, with an entry for each task of an array.
     pub jobs: Vec<QueuedJob>,
     cluster: ClusterNodes,
     details: Details,
@@ -42,7 +42,7 @@ impl Snapshot {
     /// Queries slurmctld.
     ///
     /// # Errors
-    /// slurmctld does not respond.
+    /// A query fails, or Slurm's JSON has an unknown format.
     pub fn query(client: &Client, prepared: Option<&Prepared>) -> anyhow::Result<Self> {
         let jobs = client.jobs_for_display(&Jobs { options: &["--all", "--array"], ..Jobs::default() })?;
         let cluster = query_nodes_and_jobs(client, prepared)?;
@@ -50,7 +50,7 @@ impl Snapshot {
         Ok(Self { jobs, cluster, details })
     }
 
-    /// The data that explain a job.
+    /// The data of the snapshot, for explanations of its jobs.
     pub fn situation(&self) -> Situation<'_> {
         Situation { jobs: &self.jobs, nodes: &self.cluster.nodes, details: &self.details }
     }

@@ -1,9 +1,9 @@
-//! What a job requests, from columns that only `squeue --Format` provides.
+//! What a job requests, from columns of `squeue --Format`.
 
 use model::queued_job::QueuedJob;
 use model::slurm_time::seconds;
 
-/// The columns of [`Request::parse`], with their widths. No column is free text of a user.
+/// The columns of [`Request::parse`], with their widths. No column contains free text from a user.
 pub(super) const COLUMNS: [(&str, usize); 15] = [
     ("JobID", 20),
     ("tres-alloc", 200),
@@ -22,10 +22,10 @@ pub(super) const COLUMNS: [(&str, usize); 15] = [
     ("Reservation", 80),
 ];
 
-/// GPUs of one type, or of any.
+/// GPUs of one type, or of any type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpus {
-    /// The GRES type; `None` for any.
+    /// The GRES type; `None` for any type.
     pub gres_type: Option<String>,
     /// The number.
     pub count: u64,
@@ -44,9 +44,9 @@ pub struct Request {
     pub memory_mib: u64,
     /// The GPUs on all nodes.
     pub gpus: Vec<Gpus>,
-    /// Whether the job requests resources that are not compared with the nodes: other GRES, shares of GPUs, GPUs for each socket.
+    /// Whether the job requests resources that are not compared with the nodes: other GRES, shares of GPUs, GPUs per socket.
     pub has_more: bool,
-    /// The features: `h200&cc9.0`; empty for any.
+    /// The requested features: `h200&cc9.0`; empty for none.
     pub features: String,
     /// Whether the job requests whole nodes.
     pub is_exclusive: bool,
@@ -63,7 +63,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Parses the columns; returns the job ID too.
+    /// Parses the columns into the job ID and the request; `None` if the job ID is not a number.
     pub fn parse(columns: &[String; 15]) -> Option<(u64, Self)> {
         let [
             job,
@@ -84,7 +84,7 @@ impl Request {
         ] = columns;
         let text = |text: &str| if ["(null)", "N/A"].contains(&text) { String::new() } else { text.to_owned() };
         let tres = |name: &str| total.split(',').find_map(|item| item.strip_prefix(name)?.strip_prefix('='));
-        // The column shows a range as `1-2`.
+        // The column can be a range such as `1-2`, whose minimum counts.
         let nodes = nodes.split('-').next().and_then(|nodes| nodes.parse().ok()).unwrap_or(1).max(1);
         let tasks = tasks.parse().unwrap_or(1).max(1);
         let mut request = Self {
@@ -108,7 +108,7 @@ impl Request {
         Some((job.parse().ok()?, request))
     }
 
-    /// Adds a list of GRES such as `gres/gpu:nvidia:2` or `gres/gpu:nvidia=2`.
+    /// Adds a list of GRES such as `gres/gpu:nvidia:2` or `gres/gpu:nvidia=2`, each count multiplied by `times`.
     fn add(&mut self, gres: &str, times: u64) {
         for item in gres.split(',').filter(|item| !item.is_empty()) {
             let item = item.trim_start_matches("gres/").trim_start_matches("gres:").replace('=', ":");
@@ -119,7 +119,7 @@ impl Request {
             match parts.as_slice() {
                 ["gpu"] => self.gpus.push(Gpus { gres_type: None, count }),
                 ["gpu", kind] => self.gpus.push(Gpus { gres_type: Some((*kind).to_owned()), count }),
-                // CPUs of a task are part of the total.
+                // CPUs and memory are already in the column `tres-alloc`.
                 ["cpu" | "mem"] => {}
                 _ => self.has_more = true,
             }
@@ -131,12 +131,13 @@ impl Request {
         self.gpus.iter().fold(0, |sum, gpus| sum.saturating_add(gpus.count))
     }
 
-    /// Whether the job has a time limit. A job without one that backfill starts gets the limit of a year (24.11).
+    /// Whether the job has a time limit of less than a year. If backfill starts a job without a limit, Slurm sets a year (24.11).
     pub(super) fn has_limit(&self) -> bool {
         seconds(&self.limit).is_some_and(|seconds| seconds < 365 * 86_400)
     }
 
-    /// Whether the job must run on a single node, because one task cannot be spread over several.
+    /// Whether one node must provide all resources: the job does not require several nodes, and either it has only one task, which cannot be
+    /// spread, or only one node is usable.
     pub(super) const fn is_single(&self, usable_nodes: usize) -> bool {
         self.nodes == 1 && (self.tasks == 1 || usable_nodes == 1)
     }
@@ -148,7 +149,8 @@ impl Request {
     }
 }
 
-/// Whether the queue lists the job as one that can start when resources are free.
+/// Whether the job is pending only because other jobs are ahead of it, or because resources or nodes are not available. A job for which Slurm
+/// shows no reason counts, too.
 pub(super) fn is_in_line(job: &QueuedJob) -> bool {
     job.is_pending()
         && (["Resources", "Priority", "None", ""].contains(&job.reason.as_str()) || needs_nodes(&job.reason))
@@ -171,7 +173,7 @@ fn mebibytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     let number = number.parse::<f64>().ok().filter(|number| (0.0..1e9).contains(number))?;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the product is below 2^64")]
     Some((number * factor).round() as u64)
 }
 

@@ -1,4 +1,4 @@
-//! What would let a job start now.
+//! Suggests a change of a job's options with which the job would fit now, or might start before the jobs ahead of it.
 
 use super::fit::{self, Closed, Resource, Shortage};
 use super::request::{Gpus, Request};
@@ -9,7 +9,7 @@ use model::printable::count;
 use model::queued_job::QueuedJob;
 use model::slurm_time::date_seconds;
 
-/// The suggestion as a sentence; `None` if there is no certain answer.
+/// The suggestion as a sentence; `None` if no suitable change was found, or if only Slurm can judge it.
 pub(super) fn suggest(
     job: &QueuedJob,
     request: &Request,
@@ -35,13 +35,13 @@ pub(super) fn suggest(
     Some(format!("It would {verb} now {change}"))
 }
 
-/// Suggests a shorter time limit: Slurm starts a job before others if that delays none of them.
+/// Suggests a time limit, or a shorter one: Slurm starts a job before others if that delays none of them.
 fn backfill(request: &Request) -> String {
     let limit = if request.has_limit() { "a shorter time limit" } else { "a time limit" };
-    format!("It fits now: with {limit} (--time), Slurm may start it before the others")
+    format!("It fits now: with {limit} (--time), Slurm may start it before the jobs ahead of it")
 }
 
-/// Suggests a shorter time limit, if a reservation begins before the job would end.
+/// Suggests a time limit with which the job would end before a reservation begins on a node with enough free resources.
 fn less_time(request: &Request, situation: &Situation<'_>, position: &Position<'_>) -> Option<String> {
     let fits = |node: &ClusterNode| fit::shortages(node, request).is_empty();
     let soon = position.closed.iter().find_map(|(node, why)| match why {
@@ -49,12 +49,12 @@ fn less_time(request: &Request, situation: &Situation<'_>, position: &Position<'
         _ => None,
     });
     let seconds = date_seconds(&soon?.start)?.checked_sub(date_seconds(&situation.details.now)?)?;
-    // A minute for the start itself: Slurm's limits are whole minutes.
+    // At least one minute is left for the start itself. Slurm's limits are whole minutes.
     let minutes = (seconds / 60).checked_sub(1).filter(|minutes| *minutes > 0)?;
     Some(format!("with --time={minutes} or less"))
 }
 
-/// Suggests another type, if enough GPUs of that type are free.
+/// Suggests another GPU type, if a node with GPUs of that type has enough free resources.
 fn other_type(request: &Request, position: &Position<'_>) -> Option<String> {
     let [Gpus { gres_type: Some(kind), .. }] = request.gpus.as_slice() else { return None };
     for node in &position.open {
@@ -69,7 +69,7 @@ fn other_type(request: &Request, position: &Position<'_>) -> Option<String> {
     None
 }
 
-/// Suggests a job without --exclusive, if a node has enough but is not free of other jobs.
+/// Suggests dropping --exclusive, if a node has enough free resources but also runs other jobs.
 fn without_exclusive(request: &Request, position: &Position<'_>) -> Option<String> {
     let shared = Request { is_exclusive: false, ..request.clone() };
     let fits = |node: &&&ClusterNode| fit::shortages(node, &shared).is_empty();
@@ -84,18 +84,17 @@ fn less(request: &Request, position: &Position<'_>) -> Option<String> {
     Some(format!("with {}", parts.join(" and ")))
 }
 
-/// `1 CPU less`; `None` if nothing useful would be left.
+/// `at most 3 CPUs`; `None` if too little would be left, or if whole nodes are missing.
 fn reduction(lack: &Shortage, request: &Request, node: &ClusterNode) -> Option<String> {
-    let missing = lack.requested - lack.free;
     match &lack.resource {
-        // A job that requests GPUs needs one.
-        Resource::Gpus(_) => (lack.free > 0).then(|| format!("{} less", amount(&lack.resource, missing))),
+        // A job that requests GPUs needs at least one.
+        Resource::Gpus(_) => (lack.free > 0).then(|| format!("at most {}", amount(&lack.resource, lack.free))),
         Resource::Cpus => {
             // Slurm allocates whole cores.
             let left = lack.free / node.threads * node.threads;
-            (left >= request.tasks).then(|| format!("{} less", count(request.cpus - left.min(request.cpus), "CPU")))
+            (left >= request.tasks).then(|| format!("at most {}", count(left.min(request.cpus), "CPU")))
         }
-        Resource::Memory => (lack.free > 0).then(|| format!("{} of memory at most", gib_below(lack.free))),
+        Resource::Memory => (lack.free > 0).then(|| format!("at most {} of memory", gib_below(lack.free))),
         Resource::WholeNode => None,
     }
 }
@@ -105,7 +104,7 @@ fn gib_below(mib: u64) -> String {
     gib(if mib >= 1024 { mib / 1024 * 1024 } else { mib })
 }
 
-/// Suggests dropping options, if a node that they exclude has enough.
+/// Suggests dropping the options that restrict the choice of nodes, if a node of the job's partitions has enough free resources.
 fn other_node(job: &QueuedJob, request: &Request, situation: &Situation<'_>) -> Option<String> {
     let fits = |node: &&ClusterNode| {
         fit::closed(node, request, situation).is_none() && fit::shortages(node, request).is_empty()

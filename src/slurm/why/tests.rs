@@ -460,6 +460,13 @@ const SITUATIONS: &[(&str, &str, &str)] = &[
         job 7 bob PENDING reason=Resources limit=30:00",
     ),
     (
+        "enough on two nodes together",
+        "7",
+        "node c1 gpus=nvidia:2
+        node c2 gpus=nvidia:2
+        job 7 bob PENDING reason=Resources gpus=2 nodes=2 tasks=2 cpus=2",
+    ),
+    (
         "several nodes",
         "7",
         "node c1 gpus=nvidia:1
@@ -571,10 +578,10 @@ proptest::proptest! {
         let fits = cpus <= 8 - used && memory <= 16 - used && gpus <= 2_u64.saturating_sub(used_gpus);
         proptest::prop_assert_eq!(text.contains("next scheduling cycle"), fits, "{}", text);
         if let Some((_, change)) = text.split_once("It would start now with ") {
-            let number = |unit: &str| change.split(" and ").find(|part| part.contains(unit))
-                .and_then(|part| part.split(' ').next()?.parse::<u64>().ok());
-            let (cpus, gpus) = (cpus - number("CPU").unwrap_or(0), gpus - number("GPU").unwrap_or(0));
-            let memory = number("GiB").unwrap_or(memory);
+            let most = |unit: &str| change.split(" and ").find(|part| part.contains(unit))
+                .and_then(|part| part.strip_prefix("at most ")?.split(' ').next()?.parse::<u64>().ok());
+            let (cpus, gpus) = (most("CPU").unwrap_or(cpus), most("GPU").unwrap_or(gpus));
+            let memory = most("GiB").unwrap_or(memory);
             let changed = Cluster::new(&wanted(cpus, memory, gpus));
             let text = changed.situation().explain(&changed.jobs[1]);
             proptest::prop_assert!(text.contains("next scheduling cycle"), "{}", text);

@@ -1,4 +1,4 @@
-//! Words for amounts, nodes, jobs and times.
+//! Texts about amounts, requests, nodes, jobs and times.
 
 use super::fit::{self, Closed, Resource, Shortage};
 use super::request::Request;
@@ -18,7 +18,7 @@ pub(super) fn date(text: &str, now: &str) -> Option<String> {
     Some(if now.starts_with(day) { minute.to_owned() } else { format!("{day} {minute}") })
 }
 
-/// `2 GPUs of type h200`, `1 CPU`, `4.0 GiB`.
+/// `2 GPUs of type h200`, `1 CPU`, `4 GiB of memory`.
 pub(super) fn amount(resource: &Resource, number: u64) -> String {
     match resource {
         Resource::Gpus(None) => count(number, "GPU"),
@@ -47,7 +47,7 @@ pub(super) fn used(lack: &Shortage) -> String {
     }
 }
 
-/// What a job requests: `2 GPUs, 4 CPUs and 8 GiB of memory on c1`.
+/// What a job requests, or holds if it is not pending: `2 GPUs, 4 CPUs and 8 GiB of memory on 2 nodes`.
 pub(super) fn request(job: &QueuedJob, request: &Request) -> String {
     let gpus = request.gpus.iter().map(|gpus| amount(&Resource::Gpus(gpus.gres_type.clone()), gpus.count));
     let mut parts: Vec<String> = gpus.collect();
@@ -73,7 +73,7 @@ pub(super) fn request(job: &QueuedJob, request: &Request) -> String {
     format!("{list}{nodes}{named}{excluded}{features}")
 }
 
-/// `Free on c1: 0 of 2 GPUs, 1 of 8 CPUs, 10.0 of 20.0 GiB of memory`, the best nodes first.
+/// `Free on c1: 0 of 2 GPUs, 1 of 8 CPUs, 10 GiB of 20 GiB`, the best nodes first.
 pub(super) fn free(request: &Request, position: &Position<'_>) -> Option<String> {
     let mut nodes = position.open.clone();
     nodes.sort_by_key(|node| {
@@ -115,7 +115,7 @@ pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> St
         Closed::State => format!("{}, which is {}", node.name, node.closed_state()),
         Closed::Reserved(one) => format!("{}, which is reserved until {} ({})", node.name, time(&one.end), one.name),
         Closed::Soon(one) => format!(
-            "{}, which is reserved from {} to {} ({}): its time limit is later",
+            "{}, which is reserved from {} to {} ({}): the job could still be running then",
             node.name,
             time(&one.start),
             time(&one.end),
@@ -124,23 +124,27 @@ pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> St
     }
 }
 
-/// The headline of a job for which no node is allowed.
+/// The headline of a job whose options allow no node.
 pub(super) fn no_node(job: &QueuedJob, request: &Request) -> String {
     match () {
         () if !job.required.is_empty() => {
-            format!("cannot start: {} does not fit its partition or features", job.required)
+            format!(
+                "cannot start: the requested nodes ({}) are excluded, not in its partition, or without the requested features",
+                job.required
+            )
         }
-        () if !request.features.is_empty() => format!("cannot start: no node has the feature {}", request.features),
+        () if !request.features.is_empty() => {
+            format!("cannot start: no node that it can use has the requested features: {}", request.features)
+        }
         () => format!("cannot start: the partition {} has no node for it", job.partition),
     }
 }
 
-/// The headline of a job that requests more than there is in total.
+/// The headline of a job that requests more than the total of a resource.
 pub(super) fn never(lack: &Shortage, is_single: bool) -> String {
-    let place = if is_single { "no node has more than" } else { "its nodes together have" };
+    let place = if is_single { "the most suitable node has" } else { "together, the nodes that it can use have" };
     let total = if lack.total == 0 { "none".to_owned() } else { amount(&lack.resource, lack.total) };
-    let place = if lack.total == 0 { "its nodes have" } else { place };
-    format!("it requests {}, and {place} {total}", amount(&lack.resource, lack.requested))
+    format!("it requests {}, but {place} {total}", amount(&lack.resource, lack.requested))
 }
 
 /// The jobs that hold a resource of a node.
@@ -183,7 +187,7 @@ pub(super) fn holder(node: &ClusterNode, job: u64) -> Option<String> {
 }
 
 impl Situation<'_> {
-    /// The job and its paragraph.
+    /// The job's ID and user, followed by the text of [`Self::explain`].
     pub fn sentence(&self, job: &QueuedJob) -> String {
         format!("Job {} of {} {}", job.id, job.user, self.explain(job))
     }
@@ -244,6 +248,15 @@ mod tests {
         assert_eq!(is_hidden(2, 100), [false; 3]);
         assert_eq!(is_hidden(3, 100), [true, true, false]);
         assert_eq!(is_hidden(2, 101), [false, false, true]);
-        assert_eq!(holders_of(&node(2, 100), &Resource::Memory), [7]);
+    }
+
+    #[test]
+    fn job_without_a_resource_does_not_hold_it() {
+        let share = |job, cpus, memory_mib| NodeShare { job, cpus, memory_mib, gpus: 0 };
+        let shares = vec![share(7, 2, 0), share(8, 0, 100), share(9, 1, 1)];
+        let node = ClusterNode { shares, ..ClusterNode::empty("mixed", true, "") };
+        assert_eq!(holders_of(&node, &Resource::Cpus), [7, 9]);
+        assert_eq!(holders_of(&node, &Resource::WholeNode), [7, 9]);
+        assert_eq!(holders_of(&node, &Resource::Memory), [8, 9]);
     }
 }

@@ -1,4 +1,4 @@
-//! Finds batch jobs that have started although slurmctld has no record of it.
+//! Finds batch jobs that have started although slurmctld has no record of their start, and cancels those that may run only once.
 //!
 //! slurmctld saves changes within five seconds. If it is killed in that time, its successor lists such jobs as pending, and
 //! starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that slurmd has not read
@@ -35,7 +35,7 @@ const COLUMNS: [(&str, usize); 7] = [
     ("NodeList", 16),
 ];
 
-/// Jobs that have started on this node, as far back as the daemons' logs reach.
+/// Jobs that have started on this node, according to the spool directory, the daemons' logs and the recorded starts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct StartedJobs {
     /// Job IDs.
@@ -62,8 +62,8 @@ impl KnownJobs {
     }
 }
 
-/// A log line in which slurmctld assigns a job to the node (Slurm 24.11, `job_scheduler.c`, `backfill.c`).
-/// Other lines, and the rest of these, contain users' text.
+/// A log line in which slurmctld assigns a job to nodes (Slurm 24.11, `job_scheduler.c`, `backfill.c`).
+/// Other lines, and the rest of these lines, may contain text from users.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AllocationLine {
     /// `7`, or `12_3(15)` for the task of an array.
@@ -85,7 +85,8 @@ impl AllocationLine {
 }
 
 impl StartedJobs {
-    /// Combines slurmd's records, slurmctld's log and the notes. Only the log contains both names of a task.
+    /// Combines slurmd's records, slurmctld's log and the recorded starts. Only slurmctld's log, and the records
+    /// made from it, contain both the array task and its job ID.
     fn of(mut ids: BTreeSet<String>, slurmctld: &str, recorded_starts: &str) -> Self {
         ids.extend(recorded_starts.lines().filter(|line| is_number(line)).map(str::to_owned));
         let assigned: Vec<String> =
@@ -98,8 +99,8 @@ impl StartedJobs {
         Self { ids, tasks }
     }
 
-    /// Removes tasks that slurmctld contradicts: the log claims that a task has an ID that slurmctld lists for another job.
-    /// Only IDs that slurmctld has forgotten are taken from the log.
+    /// Removes tasks whose job ID, according to slurmctld, belongs to another job.
+    /// If slurmctld does not list the ID, the task is kept.
     fn without_contradictions(mut self, listed: &KnownJobs) -> Self {
         self.tasks.retain(|(task, id)| listed.allows(task, id));
         self
@@ -124,7 +125,7 @@ struct NonRequeueableJob {
 }
 
 impl NonRequeueableJob {
-    /// Reads a row of squeue; `None` if the job may run again.
+    /// Reads a row of squeue; `None` if the job may run again, or if its ID is not a number.
     fn of([id, array, task, requeue, state, start, node]: [String; 7]) -> Option<Self> {
         (is_number(&id) && requeue == "0").then(|| Self {
             id,
@@ -134,7 +135,7 @@ impl NonRequeueableJob {
         })
     }
 
-    /// The job's name for Slurm's commands.
+    /// The job's ID in the form that Slurm's commands accept: `7`, or `12_3` for the task of an array.
     fn name(&self) -> &str {
         self.task.as_ref().unwrap_or(&self.id)
     }
@@ -158,8 +159,8 @@ fn is_number(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Keeps non-requeueable jobs from running twice, and reports the jobs that slurmctld has forgotten. If slurmd was suspended,
-/// every job found here started before this slurmctld.
+/// Prevents non-requeueable jobs from running twice, and reports the batch jobs that slurmctld has forgotten. If slurmd was suspended,
+/// it started all its jobs before this slurmctld came up.
 pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
     let started = started_jobs(node)?.without_contradictions(&KnownJobs::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
@@ -171,7 +172,7 @@ pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
             let is_relaunched =
                 is_slurmd_suspended && job.was_started_since(&boot) && !jobs_with_step.contains(&job.id);
             if job.is_pending || is_relaunched && relaunched.insert(job.name().to_owned()) {
-                cancel(job.name())?;
+                cancel(job.name());
             }
         }
     }
@@ -179,7 +180,7 @@ pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
         let jobs = relaunched.into_iter().collect::<Vec<_>>().join(",");
         report::warn(message!(
             "jobs-launched-again",
-            "slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request",
+            "slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd to discard the launch requests",
             jobs
         ));
         end_slurmd();
@@ -194,7 +195,7 @@ pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes spool files of jobs of an earlier container.
+/// Removes the files that earlier jobs left in the spool directories of this container's nodes.
 pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
     let config = SLURM.config()?;
     for node in node_names(node) {
@@ -202,7 +203,7 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
         if let Err(error) = spool::clean(&spool, &node) {
             report::warn(message!(
                 "spool-not-cleaned",
-                "{spool}: cannot remove spool files of earlier jobs: {error}",
+                "cannot remove spool files of earlier jobs from {spool}: {error}",
                 spool,
                 error
             ));
@@ -225,19 +226,19 @@ pub(super) fn started_jobs(node: &str) -> anyhow::Result<StartedJobs> {
 }
 
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
-/// trace (Slurm 24.11, `req.c`).
+/// trace that slurmd leaves (Slurm 24.11, `req.c`).
 pub(super) fn launched_job<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
     let (_, message) = split_text(line, slurmd)?;
     let rest = message.strip_prefix("Launching batch job ")?;
     rest.split_once(" for UID ").map(|(id, _)| id).filter(|id| is_number(id))
 }
 
-/// The notes about jobs, including those of an earlier container.
+/// The content of [`STARTED_JOBS_FILE`], which may include starts in earlier containers.
 fn recorded_starts(config: &RunningConfig) -> anyhow::Result<String> {
     Ok(Notes::open_as_root(&config.state_directory().unwrap_or_default())?.text(STARTED_JOBS_FILE)?.unwrap_or_default())
 }
 
-/// The last log lines of a daemon, which PID 1 keeps; empty if PID 1 does not respond.
+/// The last log lines of a daemon, which PID 1 keeps; empty if they cannot be read.
 fn last_lines(daemon: &str) -> String {
     let Ok(run) = load_config::run_directory(None) else { return String::new() };
     let request = Request::Logs { name: daemon.to_owned(), lines: LOG_LINES };
@@ -245,7 +246,7 @@ fn last_lines(daemon: &str) -> String {
     String::from_utf8_lossy(&lines).into_owned()
 }
 
-/// The jobs known to slurmctld that may run only once.
+/// The jobs that slurmctld lists and that may run only once.
 fn non_requeueable_jobs() -> anyhow::Result<Vec<NonRequeueableJob>> {
     Ok(rows()?.into_iter().filter_map(NonRequeueableJob::of).collect())
 }
@@ -255,16 +256,23 @@ fn rows() -> anyhow::Result<Vec<[String; 7]>> {
     Ok(SLURM.job_columns(&which, &COLUMNS)?)
 }
 
-fn cancel(job: &str) -> anyhow::Result<()> {
-    // If the job has ended by itself meanwhile, both commands fail.
+/// Cancels a job. A failure is only logged, so that the other jobs are cancelled too.
+fn cancel(job: &str) {
+    // If the job has ended by itself meanwhile, both commands may fail.
     JobNote::AlreadyStarted.write(&[job]);
-    SLURM.run("scancel", &[job])?;
-    report::warn(message!(
-        "job-cancelled-once",
-        "job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled",
-        job
-    ));
-    Ok(())
+    report::warn(match SLURM.run("scancel", &[job]) {
+        Ok(()) => message!(
+            "job-cancelled-once",
+            "job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled",
+            job
+        ),
+        Err(error) => message!(
+            "job-not-cancelled-once",
+            "job {job} had started when slurmctld died and may run only once (--no-requeue); could not cancel it: {error}",
+            job,
+            error
+        ),
+    });
 }
 
 /// Kills only the daemon: slurmstepd processes live on, and PID 1 starts a new slurmd.
@@ -275,14 +283,14 @@ fn end_slurmd() {
     slurmds.filter_map(Process::handle).for_each(|handle| handle.send(Signal::SIGKILL));
 }
 
-/// Whether slurminit started this daemon. slurminit is not PID 1 with `docker run --init`.
+/// Whether the process is a daemon that slurminit started. slurminit is not PID 1 with `docker run --init`.
 fn is_daemon_of(process: &Process, supervisor: i32) -> bool {
     process.role == Role::Daemon && process.parent == supervisor
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KnownJobs, NonRequeueableJob, Process, Role, StartedJobs, is_daemon_of, split_text};
+    use super::{KnownJobs, NonRequeueableJob, Process, Role, StartedJobs, is_daemon_of, launched_job};
 
     #[test]
     fn ends_slurmd_of_slurminit_that_is_not_pid_1() {
@@ -336,7 +344,15 @@ mod tests {
         ] {
             assert_eq!(tasks(&format!("{time}{text}\n")), [""; 0], "{text}");
         }
-        assert_eq!(split_text("2026 info slurmstepd: Launching batch job 7 for UID 0", "slurmd"), None);
+    }
+
+    #[test]
+    fn finds_launched_job_in_log_of_its_slurmd() {
+        let launched = |text: &str| launched_job("slurmd", text).map(str::to_owned);
+        assert_eq!(launched("2026 info slurmd: Launching batch job 7 for UID 1000").as_deref(), Some("7"));
+        for other in ["slurmstepd: Launching batch job 7", "slurmd: Launching batch job 7x", "slurmd: launch task 7"] {
+            assert_eq!(launched(&format!("2026 info {other} for UID 1000")), None, "{other}");
+        }
     }
 
     #[test]

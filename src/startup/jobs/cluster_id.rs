@@ -2,8 +2,8 @@
 //!
 //! slurmctld and the database each create an ID if they have none, and slurmctld exits with CLUSTER ID MISMATCH if the IDs differ (24.11 to
 //! 26.05, `controller.c`). If the database has no job of this cluster, the database is the newer of the two. slurmctld then has to start
-//! without the file: it adopts the database's ID and keeps its jobs. Otherwise the jobs of two clusters would be mixed, and only the
-//! administrator can decide.
+//! without the file: it adopts the database's ID and keeps its jobs. If the database has jobs of this cluster, that would mix the jobs of two
+//! clusters, so the administrator has to decide.
 
 use std::path::Path;
 
@@ -14,21 +14,21 @@ use slurm::client::{Client, limit};
 use sys::report;
 
 const FILE: &str = "clustername";
-/// slurmctld's message.
+/// The beginning of slurmctld's message about different IDs.
 const MISMATCH: &str = "CLUSTER ID MISMATCH";
 
-/// Adopts the ID of a database that has never contained this cluster. Runs before slurmctld starts, while slurmdbd is ready.
+/// If the database does not contain this cluster, removes the saved ID, so that slurmctld adopts the database's. Runs before slurmctld starts.
 pub(super) fn adopt_from_new_database(conf: &str, notes: &Notes) -> anyhow::Result<()> {
     let storage = last_value(conf, "AccountingStorageType").unwrap_or_default();
     let Some(name) = saved_name(notes)?.filter(|_| storage.ends_with("slurmdbd")) else { return Ok(()) };
     let arguments = ["-nP", "show", "cluster", &format!("name={name}"), "format=cluster"];
-    // If slurmdbd does not respond, slurmctld starts from its saved state.
+    // If slurmdbd does not respond, slurmctld starts with its saved ID.
     let is_new =
         Client::with_timeout(limit::COMMAND).output("sacctmgr", &arguments).is_ok_and(|out| out.trim().is_empty());
     if is_new { adopt(notes, &name) } else { Ok(()) }
 }
 
-/// The number of IDs to look up in the database, because some are never used.
+/// The number of IDs to look up in the database: several, because some IDs are never used.
 const LOOKED_FOR: u32 = 20;
 
 /// The ID after the last job in the accounting database, if the database contains jobs whose IDs slurmctld would use again.
@@ -54,7 +54,8 @@ pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) ->
         client.output("sacct", &arguments.iter().chain(jobs).copied().collect::<Vec<_>>())
     };
     let ids: Vec<String> = (next..next.saturating_add(LOOKED_FOR)).map(|id| id.to_string()).collect();
-    // A query for all jobs would take long in a large database. If the saved state is empty, the first jobs may have been purged already.
+    // A query for all jobs would take a long time in a large database. Without a saved ID it is needed, because the first jobs may have been
+    // purged already.
     if saved.is_some() && query(&[&format!("--jobs={}", ids.join(","))])?.trim().is_empty() {
         return Ok(None);
     }
@@ -63,7 +64,8 @@ pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) ->
 }
 
 /// Called after slurmctld has died during a start. Resolves a mismatch with a database in which an earlier start has registered this
-/// cluster, but which has no job of it. Otherwise returns why the cluster cannot start.
+/// cluster, but which contains no jobs of this cluster. If it contains such jobs or cannot be queried, returns why the cluster cannot
+/// start.
 pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refusal> {
     // Only the start of a line is trusted: users' text, such as a job's name, can appear later in it.
     let mismatch = log_lines.iter().find(|line| line.starts_with(MISMATCH))?;
@@ -81,7 +83,11 @@ pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refus
     let name = match resolve() {
         Ok(name) => name?,
         Err(error) => {
-            report::warn(message!("cluster-id-not-adopted", "{error}", error = format!("{error:#}")));
+            report::warn(message!(
+                "cluster-id-not-adopted",
+                "cannot adopt the cluster ID of the accounting database: {error}",
+                error = format!("{error:#}")
+            ));
             return None;
         }
     };
@@ -90,17 +96,17 @@ pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refus
     Some(Refusal::new(
         exit_code::CONFIG,
         format!(
-            "the accounting database has jobs of a cluster {name} with ID {stored}, but the cluster saved in {state} has ID {saved}"
+            "cluster {name} has the ID {stored} in the accounting database, but the ID {saved} in the saved state {state}"
         ),
-        "state and database belong to different clusters, or one of them was replaced by an older or newer one",
+        "state and database belong to different clusters, or one of them was replaced by an older or newer copy",
         format!(
-            "use the volume and the database that belong together; or keep both clusters apart with another cluster_name and a new volume; or, to \
+            "use the volume and the database that belong together; or keep both clusters apart with another `cluster_name` and a new volume; or, to \
              continue the saved jobs in this database, remove {state}/{FILE}: job IDs can then occur twice in sacct"
         ),
     ))
 }
 
-/// The cluster's name in the file, if the file also contains an ID.
+/// The cluster's name in the file, if it contains no unusual characters and the file also contains an ID.
 fn saved_name(notes: &Notes) -> anyhow::Result<Option<String>> {
     let text = notes.text(FILE)?.unwrap_or_default();
     let (name, id) = text.trim().split_once('|').unwrap_or_default();
@@ -109,12 +115,13 @@ fn saved_name(notes: &Notes) -> anyhow::Result<Option<String>> {
 }
 
 fn adopt(notes: &Notes, name: &str) -> anyhow::Result<()> {
+    notes.remove(FILE)?;
     report::info(message!(
         "cluster-registered-again",
-        "the accounting database has no job of cluster {name}: the saved cluster gets the ID of the database; jobs and their IDs stay",
+        "the accounting database has no jobs of cluster {name}; slurmctld will adopt the database's cluster ID, and the saved jobs keep their IDs",
         name
     ));
-    notes.remove(FILE)
+    Ok(())
 }
 
 /// The IDs of the state and of the database, which slurmctld quotes: `"ClusterID=17" ... "18"`.

@@ -1,9 +1,10 @@
-//! Whether the controller lists a node and reaches it at its registered address, and whether a node name is already in use.
+//! Whether the controller lists a node and can reach it at its registered address, and whether a node name is already in use.
 //!
-//! slurmctld takes the address from which a node registers, and connects to the node there some time later. Until then a node that it
-//! cannot reach stays idle and does not notice, because the node's own connections to the controller work. If slurmctld is killed before
-//! it has saved a node, its successor does not list the node and does not contact it: slurmd registers only when it starts. If it is
-//! killed before it has saved a change of a node, its successor marks the node invalid.
+//! slurmctld records the address from which a node registers, and connects to the node there some time later. Until then a node that
+//! slurmctld cannot reach is listed as idle, and the node cannot detect this, because its own connections to the controller work. If
+//! slurmctld is killed before it has saved a node, its successor does not list the node and does not contact it: slurmd registers only when
+//! it starts. If slurmctld is killed before it has saved a change of a node's hardware, its successor has an outdated record, and may mark the
+//! node invalid.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
@@ -23,33 +24,31 @@ use sys::report;
 
 /// Timeout of a connection within a cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often to ask the controller whether it reaches the node. slurmctld pings each node every 10 s.
+/// Interval between two checks whether the controller can reach the node. With a SlurmdTimeout of 30 s, slurmctld pings
+/// each node every 10 s.
 const POLL_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of the error message while the controller cannot reach this node.
 const REPORT_INTERVAL: Duration = Duration::from_secs(300);
-/// Number of equal answers in a row before slurmd is restarted. slurmctld may not have read its saved state yet.
+/// Number of equal answers in a row before slurmd is restarted or an error is logged. slurmctld may not have read its saved state yet.
 const MIN_ANSWERS: u32 = 2;
-/// The maximum of that number, which doubles after each restart that did not help.
+/// Maximum number of equal answers before a restart because of an outdated record. The number doubles after each restart that did not help.
 const MAX_ANSWERS: u32 = 128;
 
-/// Watches until the container stops. Logs an error while the controller does not reach this node, and restarts slurmd if the controller
-/// does not list it.
+/// Watches until the container stops. Logs an error while the controller cannot reach this node, restarts slurmd if the controller does not
+/// list the node or has outdated hardware for it, and removes an obsolete drain.
 pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
-    let (mut silent_count, mut unknown_count, mut reported_at): (u32, u32, Option<Instant>) = (0, 0, None);
-    let mut outdated = OutdatedRecord::default();
+    let (mut answers, mut outdated) = (Answers::default(), OutdatedRecord::default());
+    let is_listening = || accepts_connection(Ipv4Addr::LOCALHOST.into(), port);
     loop {
         pause();
         let Ok(record) = SLURM.node(node) else { continue };
         let Some(record) = record else {
-            unknown_count += 1;
-            // While slurmd is still connecting to the controller, an unknown node proves nothing.
-            if unknown_count >= MIN_ANSWERS && accepts_connection(Ipv4Addr::LOCALHOST.into(), port) {
-                unknown_count = 0;
+            if answers.is_restart_due(is_listening) {
                 register_again(socket, &format!("the controller has no record of node {node}"));
             }
             continue;
         };
-        unknown_count = 0;
+        answers.without_record = 0;
         if has_obsolete_drain(&record) && is_ready(socket) {
             report::info(message!("node-resumed", "the cause of the drain is gone; resuming the node"));
             let _ = SLURM.update_node(node, &["state=resume"]);
@@ -57,35 +56,81 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
         let registered_line = registered_line(socket);
         if outdated.is_restart_due(registered_line.is_some_and(|line| is_outdated(&record, &line))) {
             let hardware = record.hardware();
-            register_again(socket, &format!("the controller has outdated hardware for node {node} ({hardware})"));
+            register_again(socket, &format!("the controller's record of node {node} is outdated ({hardware})"));
             continue;
         }
-        if !record.is_unresponsive() {
-            if reported_at.take().is_some() {
+        match answers.reachability_to_report(record.is_unresponsive(), Instant::now(), is_listening) {
+            Some(Reachability::Restored) => {
                 report::info(message!("node-reachable-again", "connection from the controller to this node restored"));
             }
-            silent_count = 0;
-            continue;
+            Some(Reachability::Lost) => report_unreachable(record.address(port)),
+            None => {}
         }
-        silent_count += 1;
+    }
+}
+
+fn report_unreachable((address, port): (&str, u16)) {
+    let unreachable = Finding::error(
+        Kind::Container,
+        "the controller cannot reach this node",
+        format!(
+            "the controller has no route to this machine at {address} (NAT, separate networks), or a firewall blocks port {port}"
+        ),
+        format!("open port {port} from the controller to this machine, or use one network for both (--network host)"),
+    );
+    report::error(unreachable.message("node-unreachable"));
+}
+
+/// A change to log: whether the controller can reach this node.
+#[derive(Debug, PartialEq, Eq)]
+enum Reachability {
+    Lost,
+    Restored,
+}
+
+/// Counts consecutive equal answers of the controller.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Answers that the controller does not list the node.
+    without_record: u32,
+    /// Answers that the node does not respond.
+    unresponsive: u32,
+    /// When the controller was last reported to be unable to reach the node.
+    reported_at: Option<Instant>,
+}
+
+impl Answers {
+    /// Counts an answer without a record. Returns whether slurmd has to be restarted.
+    fn is_restart_due(&mut self, is_listening: impl FnOnce() -> bool) -> bool {
+        self.without_record += 1;
+        // While slurmd is still connecting to the controller, a missing record proves nothing.
+        let is_due = self.without_record >= MIN_ANSWERS && is_listening();
+        if is_due {
+            self.without_record = 0;
+        }
+        is_due
+    }
+
+    /// Counts an answer with a record. Returns a change that has to be logged. While the controller cannot reach the node, returns
+    /// [`Reachability::Lost`] again after each [`REPORT_INTERVAL`].
+    fn reachability_to_report(
+        &mut self,
+        is_unresponsive: bool,
+        now: Instant,
+        is_listening: impl FnOnce() -> bool,
+    ) -> Option<Reachability> {
+        if !is_unresponsive {
+            self.unresponsive = 0;
+            return self.reported_at.take().map(|_| Reachability::Restored);
+        }
+        self.unresponsive += 1;
+        let is_reported = self.reported_at.is_some_and(|at| now.duration_since(at) < REPORT_INTERVAL);
         // A single failure proves nothing: slurmd may just have been started.
-        if silent_count < 2
-            || reported_at.is_some_and(|reported_at| reported_at.elapsed() < REPORT_INTERVAL)
-            || !accepts_connection(Ipv4Addr::LOCALHOST.into(), port)
-        {
-            continue;
+        let is_due = self.unresponsive >= MIN_ANSWERS && !is_reported && is_listening();
+        if is_due {
+            self.reported_at = Some(now);
         }
-        reported_at = Some(Instant::now());
-        let (address, port) = record.address(port);
-        let unreachable = Finding::error(
-            Kind::Container,
-            "the controller does not reach this node",
-            format!("{address} is not this machine's address for the controller, or a firewall blocks port {port}"),
-            format!(
-                "open port {port} from the controller to this machine, or use one network for both (--network host)"
-            ),
-        );
-        report::error(unreachable.message("node-unreachable"));
+        is_due.then_some(Reachability::Lost)
     }
 }
 
@@ -107,7 +152,7 @@ fn registered_line(socket: &Path) -> Option<String> {
     status::read(socket.parent()?).ok()?.snapshot.prepared?.dynamic_node
 }
 
-/// Whether slurmctld's record of a node has outdated hardware and can be deleted, which requires that the node has no job.
+/// Whether slurmctld's record of a node has outdated hardware and can be deleted: the node is not in use, and is no cloud node.
 fn is_outdated(record: &NodeRecord, registered_line: &str) -> bool {
     !record.is_in_use() && !record.is_cloud() && (record.is_invalid() || !record.has_hardware(registered_line))
 }
@@ -140,17 +185,21 @@ fn register_again(socket: &Path, why: &str) {
     report::warn(message!("node-registers-again", "{why}; restarting slurmd to register again", why));
     let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
     if let Err(error) = client::ask(socket, &restart) {
-        report::error(message!("node-not-registered", "{error}; fix: run `slurminit restart slurmd`", error));
+        report::error(message!(
+            "node-not-registered",
+            "cannot restart slurmd: {error}; run `slurminit restart slurmd`",
+            error
+        ));
     }
 }
 
-/// The reason if another running container has registered the same node name.
+/// The error message if another running container has registered the same node name.
 pub(super) fn name_conflict(node: &str, record: &NodeRecord, port: u16) -> Option<String> {
     let (address, port) = record.address(port);
     let at: IpAddr = address.parse().ok()?;
     if record.is_unresponsive()
         || is_local_address(at)
-        || belongs_to_other_node(node, address)
+        || belongs_to_other_node(node, address, &SLURM.nodes().unwrap_or_default())
         || !accepts_connection(at, port)
     {
         return None;
@@ -158,32 +207,31 @@ pub(super) fn name_conflict(node: &str, record: &NodeRecord, port: u16) -> Optio
     let conflict = Finding::error(
         Kind::Container,
         format!("the node name {node} is already in use, by a slurmd at {address}; waiting until the name is free"),
-        "two containers have the same host name",
+        "two containers use the same node name, which is the host name unless configured",
         "give this node another name (--hostname, or -e SLURMINIT_NODE_NAME=NAME with --network host)",
     );
-    Some(format!("error: {conflict}"))
+    Some(conflict.to_string())
 }
 
-/// Adds the conflict to the controller's log, where slurmctld writes each new reason. An existing reason is kept.
+/// Sets the conflict as the node's reason, which slurmctld writes to its log. An existing reason is kept.
 pub(super) fn report_conflict(node: &str, record: &NodeRecord) {
     if record.get("Reason").is_none() {
         let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let reason = format!(
-            "reason={OUR_REASON}another container ({host}) uses the name of this node; give it another host name"
+            "reason={OUR_REASON}another container ({host}) uses the name of this node; give it another node name"
         );
-        // This container logs the conflict in any case.
+        // An error is ignored, because this container logs the conflict in any case.
         let _ = SLURM.update_node(node, &[reason]);
     }
 }
 
-/// Whether the address is one of this machine's.
+/// Whether the address belongs to this network namespace.
 fn is_local_address(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Whether the address belongs to a node with another name. This happens if another container was given the address.
-fn belongs_to_other_node(node: &str, address: &str) -> bool {
-    let nodes = SLURM.nodes().unwrap_or_default();
+fn belongs_to_other_node(node: &str, address: &str, nodes: &[NodeRecord]) -> bool {
     nodes.iter().any(|other| other.get("NodeName") != Some(node) && other.get("NodeAddr") == Some(address))
 }
 
@@ -193,7 +241,7 @@ fn accepts_connection(address: IpAddr, port: u16) -> bool {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is a child of PID 1; the controller sends no event to a node that it does not reach"
+    reason = "this is a child of PID 1; the controller sends no event to a node that it cannot reach"
 )]
 fn pause() {
     std::thread::sleep(POLL_INTERVAL);
@@ -202,6 +250,8 @@ fn pause() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use machine::{Snapshot, Status};
+    use model::prepared::Prepared;
 
     fn record(line: &str) -> NodeRecord {
         NodeRecord::parse(line).unwrap()
@@ -256,5 +306,61 @@ mod tests {
         assert!(is_local_address([127, 0, 0, 1].into()) && !is_local_address([192, 0, 2, 1].into()));
         assert_eq!(name_conflict("c1", &record("NodeName=c1 NodeAddr=127.0.0.1 State=IDLE"), 1), None);
         assert_eq!(name_conflict("c1", &record("NodeName=c1 NodeAddr=name State=IDLE"), 1), None);
+    }
+
+    #[test]
+    fn loss_is_logged_after_two_answers_and_repeated_until_restored() {
+        let (mut answers, begin) = (Answers::default(), Instant::now());
+        let mut at = |seconds, is_unresponsive, is_listening| {
+            answers.reachability_to_report(is_unresponsive, begin + Duration::from_secs(seconds), || is_listening)
+        };
+        assert_eq!([at(0, false, true), at(15, true, true)], [None, None]);
+        assert_eq!([at(30, false, true), at(45, true, true)], [None, None], "answers in a row count");
+        assert_eq!(at(60, true, false), None, "slurmd is not running");
+        assert_eq!(at(75, true, true), Some(Reachability::Lost));
+        assert_eq!([at(90, true, true), at(374, true, true)], [None, None]);
+        assert_eq!(at(375, true, true), Some(Reachability::Lost));
+        assert_eq!([at(390, false, true), at(405, false, true)], [Some(Reachability::Restored), None]);
+        assert_eq!([at(420, true, true), at(435, true, true)], [None, Some(Reachability::Lost)]);
+    }
+
+    #[test]
+    fn unknown_node_registers_again_after_two_answers() {
+        let mut answers = Answers::default();
+        let due = [true, false, true, true, true].map(|is_listening| answers.is_restart_due(|| is_listening));
+        assert_eq!(due, [false, false, true, false, true]);
+    }
+
+    #[test]
+    fn address_of_other_node_is_no_conflict() {
+        let nodes = ["NodeName=c1 NodeAddr=192.0.2.1", "NodeName=c2 NodeAddr=192.0.2.2"].map(record);
+        let belongs = |address| belongs_to_other_node("c1", address, &nodes);
+        assert_eq!(["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(belongs), [false, true, false]);
+    }
+
+    #[test]
+    fn reads_state_and_node_line_of_pid_1() {
+        let run = tempfile::tempdir().unwrap();
+        let socket = run.path().join("control");
+        assert!(!is_ready(&socket) && registered_line(&socket).is_none());
+        for (phase, is_expected) in [(PhaseName::Ready, true), (PhaseName::Stopping, false)] {
+            let prepared = Prepared { dynamic_node: Some("CPUs=2".to_owned()), ..Prepared::default() };
+            let snapshot = Snapshot { phase, prepared: Some(prepared), ..Snapshot::default() };
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            let status = Status { version, process: sys::proc::own_id(), started_ms: 0, snapshot };
+            std::fs::write(run.path().join("status.json"), serde_json::to_string(&status).unwrap()).unwrap();
+            assert_eq!(is_ready(&socket), is_expected);
+            assert_eq!(registered_line(&socket).as_deref(), Some("CPUs=2"));
+        }
+    }
+
+    #[test]
+    fn own_slurmd_is_no_conflict() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (own, port) = (Ipv4Addr::LOCALHOST.into(), listener.local_addr().unwrap().port());
+        assert!(is_local_address(own) && accepts_connection(own, port));
+        assert_eq!(name_conflict("c1", &record("NodeName=c1 NodeAddr=127.0.0.1 State=IDLE"), port), None);
+        drop(listener);
+        assert!(!accepts_connection(own, port));
     }
 }

@@ -1,13 +1,13 @@
-//! Follows the daemons' logs: records which jobs slurmctld assigns to the node, and which slurmd starts.
+//! Follows the daemons' logs: records which jobs slurmd starts, and which job IDs slurmctld gives to array tasks.
 //!
 //! PID 1 runs this as a child while the cluster runs. It has four tasks:
 //!
-//! 1. It records starts. slurmctld saves the start of a job up to five seconds late, slurmd keeps nothing about an ended
-//!    job, and no other file shows which array task has which job ID. So both are written to a file at once, for the
-//!    accounting after a KILL of the whole container.
+//! 1. It records starts. slurmctld saves the start of a job up to five seconds late, slurmd keeps no record of an ended
+//!    job, and no other file shows which array task has which job ID. The starts and the job IDs of tasks are written to a file at once,
+//!    so that `account` finds them even after a SIGKILL of the whole container.
 //! 2. It makes slurmctld save each start by the backfill scheduler, which slurmctld does not save at all (Slurm 24.11,
 //!    `backfill.c`): its successor would find the job pending, abort it, and start it again.
-//! 3. It warns when slurmctld cannot save because the disk is full.
+//! 3. It logs an error when slurmctld cannot save because the disk is full.
 //! 4. It names the jobs whose output file cannot be opened.
 
 mod without_output;
@@ -30,17 +30,17 @@ use model::exit_code;
 use model::message;
 use sys::report;
 
-/// A file with one line per job. `15`: a job that slurmd has started; `15 12_3`: job ID and name of a task that slurmctld
-/// assigned to the node.
+/// A file with two kinds of lines. `15`: a job that slurmd has started; `15 12_3`: job ID and name of an array task that slurmctld has
+/// assigned to nodes.
 pub(super) const STARTED_JOBS_FILE: &str = "slurminit.begun";
-/// The number of log lines to request, which is more than PID 1 keeps.
+/// The number of log lines to request: usually more than PID 1 keeps.
 pub(super) const LOG_LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const SAVE_DELAY: Duration = Duration::from_millis(500);
 /// How often to check the disk, because there is no event for a full one.
 const DISK_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Runs until PID 1 ends it.
+/// Runs until PID 1 ends it, or until it can no longer follow a log.
 pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
     let state = notes::conf_and_state(slurm_conf, state).1;
     let notes = Notes::open_as_root(&state).and_then(|notes| notes.growing_file(STARTED_JOBS_FILE));
@@ -77,10 +77,15 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
     })
 }
 
+/// Starts a thread.
+///
 /// # Errors
-/// No thread can be created, because the container's process limit is reached. PID 1 starts this program again later.
+/// The thread cannot be created, for example because of the container's process limit. PID 1 starts this program again later.
 fn start_thread(body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-    std::thread::Builder::new().spawn(body).map(drop).context("cannot create a thread (--pids-limit)")
+    std::thread::Builder::new()
+        .spawn(body)
+        .map(drop)
+        .context("cannot create a thread: the container may have reached its process limit (--pids-limit)")
 }
 
 /// Writes a line to the file. Errors are ignored: a full disk also prevents slurmctld from saving, which [`watch_disk`]
@@ -116,7 +121,7 @@ fn watch_disk(state: &Path) {
             Ok(()) if std::mem::take(&mut is_full) => {
                 report::info(message!(
                     "disk-free",
-                    "slurmctld can save its jobs again: free space on the disk of {directory}",
+                    "slurmctld can save its jobs again in {directory}",
                     directory = state.display()
                 ));
             }
@@ -126,14 +131,14 @@ fn watch_disk(state: &Path) {
     }
 }
 
-/// Makes slurmctld save: any change of a job makes it save everything. This change, DelayBoot, has no effect on a node
-/// that is up. It is refused for a job that has ended, but then the end was saved anyway.
+/// Makes slurmctld save its state, by a change of a job: any such change causes a save. A change of DelayBoot has no effect on
+/// a node that is up. slurmctld rejects it for a job that has ended, but in that case the end was saved anyway.
 fn save_starts(starts: &Receiver<String>) {
     while let Ok(first) = starts.recv() {
         pause(SAVE_DELAY);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
-        // The log line may be forged, and the change would affect a waiting job.
+        // The log line may be forged, and the change would affect a pending job, so only a running job is changed.
         let states = SLURM.output("squeue", &["--noheader", "--states=all", "--format=%T", "--jobs", name]);
         if states.is_ok_and(|states| states.split_whitespace().any(|state| state == "RUNNING")) {
             let _ = SLURM.update_job(name, &["delayboot=0"]);

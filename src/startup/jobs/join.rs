@@ -1,9 +1,9 @@
-//! Joins a node to a cluster whose controller runs in another container, and removes it.
+//! Joins a node to a cluster whose controller runs in another container, and removes the node at the stop.
 //!
 //! A dynamic node (`slurmd -Z --conf`) reports its hardware to slurmctld, which keeps that record for as long as it lists the node. A node
 //! that returns with fewer GPUs becomes INVAL (Slurm 24.11, "gres/gpu count reported lower than configured"). So an outdated record is
-//! deleted before slurmd starts. At a start it is deleted even if slurmctld lists jobs on the node; after a reload it is deleted only if
-//! there are none.
+//! deleted before slurmd starts. At a start of the container it is deleted even if slurmctld lists jobs on the node; at a restart of slurmd,
+//! only if there are none.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use slurm::node_record::NodeRecord;
 use slurm::nodes;
 use sys::report;
 
-/// Polling interval of the controller.
+/// Interval between two queries of the controller.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval of the warning that the controller does not respond.
+/// Interval between repeated messages, for example that the controller does not respond.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a restart of slurmd waits for the controller if the controller lists the node: slurmd itself waits longer.
+/// How long a restart of slurmd waits for the controller's record of the node. slurmd itself waits longer.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the controller may take to delete a node, whose jobs it ends first.
+/// How long the controller may take to delete a node, including the end of the node's jobs.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long the controller may take to delete a node without jobs.
@@ -44,8 +44,8 @@ impl LastReport {
     }
 }
 
-/// Waits for the controller, deletes an outdated node record there, and execs slurmd. `is_restart`: a slurmd of this container was
-/// ready before.
+/// Waits for the controller, deletes an outdated node record there, and execs slurmd. At a start, also waits until the node name is free, and
+/// requeues lost jobs. `is_restart`: a slurmd of this container was ready before.
 pub fn run(
     node: &str,
     mut conf: String,
@@ -60,16 +60,16 @@ pub fn run(
     }
     let is_known = record.is_some();
     let is_cloud = record.as_ref().is_some_and(NodeRecord::is_cloud);
-    // A node that is powering up is awaited by its jobs, which have not started.
+    // Jobs wait for a node that is powering up; they have not started.
     let is_awaited = record.as_ref().is_some_and(|record| record.has_state(&["POWERING_UP"]));
-    // An administrator may have changed the node's features while it runs.
+    // At a restart of slurmd, features are not compared: an administrator may have changed them.
     let is_current = |record: &NodeRecord| {
         !record.is_invalid() && record.has_hardware(&conf) && (is_restart || record.has_features(&conf))
     };
     if let Some(record) = record.filter(|record| !is_cloud && !is_current(record)) {
         report::info(message!(
             "node-record-outdated",
-            "the controller has outdated hardware for this node ({hardware}); deleting its record",
+            "the controller's record of this node is outdated ({hardware}); deleting the record",
             hardware = record.hardware()
         ));
         if let Some(reason) = reason_to_keep(node, &record, is_restart)? {
@@ -77,37 +77,41 @@ pub fn run(
         }
         if is_restart { delete_idle(node) } else { force_delete(node)? }
     } else if is_known && !is_restart && !is_awaited {
-        // If a batch job started less than 20 s ago, slurmctld detects that it is missing only at one of the next registrations, minutes
-        // later. It never detects this for the allocation of an srun.
+        // If a batch job started less than 20 s ago, slurmctld detects that it is missing only at a later registration. It never detects this
+        // for the allocation of an srun.
         requeue_orphans(node, Some(node))?;
     }
     let mut slurmd = command.to_vec();
     slurmd.extend(["-N", node, "--extra", gpus].map(str::to_owned));
     match (is_cloud, is_restart) {
         (false, _) => slurmd.extend(["-Z".to_owned(), "--conf".to_owned(), conf]),
-        // slurmctld waits for a node that has booted since the power-up request, but a container has the uptime of its host.
+        // slurmctld requires a boot after the power-up request, but a container has the uptime of its host. With -b, slurmd reports a boot.
         (true, false) => slurmd.push("-b".to_owned()),
         (true, true) => {}
     }
     own_group::execute(&slurmd)
 }
 
-/// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would
-/// mark the node invalid without an explanation.
+/// The controller's record of the node, once the node has the resources of that record. Until then slurmd does not start: slurmctld
+/// would mark the node invalid without an explanation.
 fn await_promised_resources(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
     let (mut record, mut last_report) = (first, LastReport::default());
     while let Some(shortfall) = record.as_ref().and_then(|record| record.shortfall(conf)) {
         if last_report.0.is_none() {
-            // The node's jobs move to other nodes, and it gets no new ones.
+            // slurmctld requeues the jobs of a node that is down, and assigns it no new ones.
             let reason = format!("reason={}{shortfall}", nodes::shortfall_reason_prefix());
             SLURM.update_node(node, &["state=down", &reason])?;
         }
         if last_report.is_due(Instant::now()) {
             let down = Finding::error(
                 Kind::Container,
-                format!("this node has fewer resources than [[autoscale.nodes]] ({shortfall}), and is down"),
+                format!(
+                    "this node is down, because it has fewer resources than [[autoscale.nodes]] promises ({shortfall})"
+                ),
                 "[[autoscale.nodes]] does not match this machine",
-                format!("correct it for all containers, restart the controller, run `slurminit resume {node}` there"),
+                format!(
+                    "correct [[autoscale.nodes]] for all containers, restart the controller, then run `slurminit resume {node}` in the controller's container"
+                ),
             );
             report::error(down.message("node-lacks-resources"));
         }
@@ -117,7 +121,7 @@ fn await_promised_resources(node: &str, first: Option<NodeRecord>, conf: &str) -
     Ok(record)
 }
 
-/// The controller's record of the node, once no other container answers under its name.
+/// The controller's record of the node, once no slurmd in another container uses the node's name.
 fn await_free_name(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
     let mut last_report = LastReport::default();
     loop {
@@ -127,13 +131,13 @@ fn await_free_name(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> 
             controller_reachability::report_conflict(node, &record);
         }
         if last_report.is_due(Instant::now()) {
-            report::info(message!("node-name-taken", "{why}", why));
+            report::error(message!("node-name-taken", "{why}", why));
         }
         (0..10).for_each(|_| pause());
     }
 }
 
-/// The controller's record of the node, once it responds.
+/// The controller's record of the node, once the controller responds; `None` if it has no such record, or at the timeout.
 fn await_record(node: &str, timeout: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
     let begin = Instant::now();
     let mut last_report = LastReport::default();
@@ -145,7 +149,7 @@ fn await_record(node: &str, timeout: Option<Duration>) -> anyhow::Result<Option<
         if timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
             return Ok(None);
         }
-        // A controller that starts at the same time is not ready yet.
+        // Logs nothing at first: a controller that starts at the same time is not ready yet.
         if begin.elapsed() > Duration::from_secs(2) && last_report.is_due(Instant::now()) {
             report::warn(message!(
                 "waiting-for-controller",
@@ -177,25 +181,31 @@ const FIXES: [(&str, &str); 6] = [
         "Invalid credential",
         "use one munge key in all containers: one secret at /run/secrets/munge.key, or a new token (slurminit join-command)",
     ),
-    ("Rewound credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
-    ("Expired credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
+    (
+        "Rewound credential",
+        "synchronize the clocks of this machine and the controller's machine (chrony, systemd-timesyncd)",
+    ),
+    (
+        "Expired credential",
+        "synchronize the clocks of this machine and the controller's machine (chrony, systemd-timesyncd)",
+    ),
     (
         "authentication",
-        "use one munge key in all containers (one secret at /run/secrets/munge.key), and synchronized clocks",
+        "use one munge key in all containers (one secret at /run/secrets/munge.key), and synchronize the clocks",
     ),
     (
         "resolve",
-        "set SLURMINIT_CONTROLLER to a name that resolves here: use one network for both, or --add-host NAME:ADDRESS",
+        "set SLURMINIT_CONTROLLER to a name that resolves in this container: connect both containers to one network, or use --add-host NAME:ADDRESS",
     ),
     (
         "Unable to contact slurm controller",
-        "start the controller's container, and let this one reach its port (6817 unless configured)",
+        "start the controller's container, and allow this container to connect to the controller's port (6817 unless configured)",
     ),
 ];
 
-/// The reason of a drain that must survive the deletion of the node: at a start an administrator's drain, later any
-/// drain. An invalid node shows its drain only in its flags. An administrator's FAIL becomes a drain with the same
-/// reason.
+/// The reason of a drain that must survive the deletion of the node. At a start, this is a drain that a start does not remove; later,
+/// any drain except one for outdated hardware. An invalid node shows its drain only in its flags. An administrator's FAIL becomes a drain
+/// with the same reason.
 fn reason_to_keep(node: &str, record: &NodeRecord, is_restart: bool) -> anyhow::Result<Option<String>> {
     let is_drained = record.has_state(&["DRAIN", "FAIL"]);
     let report = match is_restart {
@@ -210,12 +220,12 @@ fn quotable(reason: &str) -> String {
     reason.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '=') { ' ' } else { c }).collect()
 }
 
-/// Deletes the node from the controller. A node with a job cannot be deleted, and one that is down has none.
+/// Deletes the node from the controller. A node with a job cannot be deleted, so the node is set down first, which ends its jobs.
 fn force_delete(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let name = format!("nodename={node}");
     loop {
-        let reason = format!("reason={OUR_REASON}it returns with other hardware");
+        let reason = format!("reason={OUR_REASON}the node returns with other hardware or features");
         let deleted =
             SLURM.update(&name, &["state=down", &reason]).and_then(|()| SLURM.run("scontrol", &["delete", &name]));
         match deleted {
@@ -233,7 +243,7 @@ fn delete_idle(node: &str) {
         if begin.elapsed() >= IDLE_DELETE_TIMEOUT {
             return report::warn(message!(
                 "node-record-kept",
-                "{error}; the controller keeps its old record of the node",
+                "cannot delete the controller's old record of this node: {error}",
                 error
             ));
         }
@@ -247,16 +257,16 @@ pub fn delete_for_operator(node: &str) -> anyhow::Result<()> {
     let jobs = wanted::jobs_naming(&record)?;
     anyhow::ensure!(
         jobs.is_empty(),
-        "{node} stays in the cluster, drained: jobs {} name it, and slurmctld would end them at its next start; wait for them or end \
-         them (scancel), then run this again",
+        "{node} is drained but not deleted, because jobs request or exclude it by name: {}; slurmctld would end these jobs at its next \
+         start; wait for them or cancel them with scancel, then run this command again",
         in_use::job_list(&jobs)
     );
     Ok(SLURM.run("scontrol", &["delete", &format!("nodename={node}")])?)
 }
 
-/// Removes the node from the cluster: the controller requeues its jobs, and its name becomes free. A node that an administrator has
-/// drained is not deleted but becomes unresponsive, so that it keeps its drain. A node that a job requests by name is not deleted either:
-/// slurmctld would end the job at its own next start ("Invalid req_nodes").
+/// Removes the node from the cluster: the controller requeues its jobs, and its name becomes free. A node with a drain that a start does not
+/// remove is not deleted but becomes unresponsive, so that it keeps its drain. A node that a job requests or excludes by name is not deleted
+/// either: slurmctld would end the job at its own next start ("Invalid req_nodes"). A cloud node is powered down instead.
 pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     if persistent_drain(node)?.is_some() {
         return Ok(());
@@ -265,7 +275,8 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     let reason = format!("reason={OUR_REASON}{STOP_REASON}");
     let record = SLURM.node(node)?;
     if let Some(record) = record.as_ref().filter(|record| record.is_cloud()) {
-        // slurmctld is already powering this node down; only the drain of its last jobs has to be removed.
+        // A node that is down for a lack of resources stays down. If slurmctld is already powering this node down, only the drain that this
+        // stop has set is removed.
         return match record.has_state(&["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"]) {
             _ if record.reason_contains(&nodes::shortfall_reason_prefix()) => Ok(()),
             true if record.has_state(&["DRAIN"]) => Ok(SLURM.update(&name, &["state=undrain"])?),
@@ -279,10 +290,10 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
         jobs => {
             report::info(message!(
                 "node-kept",
-                "the node stays in the cluster, because jobs request it by name: {jobs}",
+                "the node is not removed from the cluster, because jobs request or exclude it by name: {jobs}",
                 jobs = in_use::job_list(&jobs)
             ));
-            // The drain is kept, because a late answer of slurmd takes the node out of DOWN (`_node_did_resp`).
+            // The drain is kept, because a late response from slurmd ends the state DOWN (`_node_did_resp`).
             Ok(())
         }
     }

@@ -11,7 +11,7 @@ pub(super) enum JobNote {
     ContainerStopped,
     /// The previous start ended without a clean stop.
     ContainerEnded,
-    /// The job may run only once, and had started already.
+    /// The job may run only once, and had started when slurmctld died.
     AlreadyStarted,
     /// The job's srun or salloc has ended.
     WithoutClient,

@@ -1,7 +1,8 @@
 //! slurminit's own files in slurmctld's directory (`StateSaveLocation`).
 //!
 //! That directory belongs to the user slurm, who can forge its contents. So root opens it without following links and
-//! only once, and reads nothing but job IDs from it. These IDs only determine the next ID and the text of log lines.
+//! only once, and reads only job IDs, array tasks and the cluster's name from it. These determine only the next job ID, which jobs count as
+//! already started, which cluster is looked up in the accounting database, and the text of log lines.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,15 +14,16 @@ use anyhow::Context as _;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// Maximum size to read. slurminit's own files are much shorter; a longer one was written by another program.
+/// Maximum number of bytes to read. slurminit's own files are not longer.
 const MAX_READ: u64 = 1 << 20;
-/// The number of bytes of a growing file that are kept. It is shortened once as many bytes were added, so it can always
-/// be read in full.
+/// The number of bytes to which a growing file is shortened. This happens each time the same number of bytes was added, so the
+/// file can always be read in full.
 const KEPT_BYTES: usize = 512 << 10;
-/// The name of a file while it is written.
+/// The name of a file while [`Notes::write_text`] writes it.
 const TEMPORARY_FILE: &str = "slurminit.new";
 
-/// The text of slurm.conf, and slurmctld's directory: `state` if there is no slurm.conf. Does not query slurmctld.
+/// The text of slurm.conf, and its StateSaveLocation (`state` if there is no slurm.conf, Slurm's default if it is not set
+/// there). Does not query slurmctld.
 pub(super) fn conf_and_state(slurm_conf: &Path, state: &Path) -> (String, PathBuf) {
     let conf = std::fs::read_to_string(slurm_conf).unwrap_or_default();
     let state = plan::state_directory(&conf, state);
@@ -32,7 +34,7 @@ pub(super) fn conf_and_state(slurm_conf: &Path, state: &Path) -> (String, PathBu
 pub(super) struct Notes(Dir);
 
 impl Notes {
-    /// Opens the notes as root, if only root controls where the path leads.
+    /// Opens the notes as root. Fails unless only root controls where the path leads.
     pub(super) fn open_as_root(state: &Path) -> anyhow::Result<Self> {
         Ok(Self(trusted_path::open(Path::new("/"), state)?))
     }
@@ -85,12 +87,12 @@ impl Notes {
         write().map_err(|error: std::io::Error| anyhow::Error::new(error).context(self.display_path(name)))
     }
 
-    /// Atomically replaces whatever has this name by a file with these IDs.
+    /// Atomically creates or replaces a file, with these IDs as its content.
     pub(super) fn write(&self, name: &str, ids: impl IntoIterator<Item = u32>) -> anyhow::Result<()> {
         self.write_text(name, &ids.into_iter().map(|id| format!("{id}\n")).collect::<String>())
     }
 
-    /// Atomically replaces whatever has this name by a file with this text.
+    /// Atomically creates or replaces a file, with this text as its content.
     pub(super) fn write_text(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let write = || {
             self.0.remove(TEMPORARY_FILE)?;
@@ -99,7 +101,7 @@ impl Notes {
             file.sync_all()?;
             self.0.rename(TEMPORARY_FILE, name)
         };
-        // If the disk is full, the incomplete file is removed.
+        // After an error, for example on a full disk, the incomplete file is removed.
         write().inspect_err(|_| drop(self.0.remove(TEMPORARY_FILE))).with_context(|| self.display_path(name))
     }
 
@@ -112,13 +114,13 @@ impl Notes {
     }
 }
 
-/// A file of lines that keeps only the last ones.
+/// A text file from which the oldest lines are removed when it becomes too long.
 #[derive(Debug)]
 pub(super) struct GrowingFile {
     notes: Notes,
     name: &'static str,
     file: File,
-    /// Bytes added since the file was last shortened.
+    /// Bytes added since the file was opened, or since the last attempt to shorten it.
     added: usize,
 }
 

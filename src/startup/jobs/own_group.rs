@@ -1,8 +1,9 @@
-//! Gives slurmd a cgroup of its own.
+//! Runs slurmd in a separate cgroup.
 //!
-//! slurmd moves every process of its cgroup into a child cgroup, and exits if one of them ends meanwhile. Each restart is a level deeper
-//! (24.11, `_empty_pids` in `cgroup_v2.c`; since 25.11 only in the container's own cgroup). If slurmd is alone in its cgroup, it moves only
-//! itself. The container's cgroup must not contain processes either: otherwise its controllers cannot be enabled for the cgroups of jobs.
+//! slurmd moves every process of its cgroup into a child cgroup, and exits if one of them ends meanwhile. Each restart would nest the cgroups
+//! one level deeper (24.11, `_empty_pids` in `cgroup_v2.c`; since 25.11, this happens only in the container's own cgroup). If slurmd is alone in its
+//! cgroup, it moves only itself. The container's cgroup must not contain processes either: otherwise its controllers cannot be enabled for
+//! the cgroups of jobs.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt as _;
@@ -17,12 +18,12 @@ use sys::report;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const PROCESSES: &str = "cgroup.procs";
-/// Slurm's own name for the cgroup of all other processes.
+/// Slurm's name for the cgroup of all processes except slurmd.
 const OTHERS: &str = "system";
-/// The maximum number of rounds. Processes that start during a round are moved in the next.
+/// Maximum number of rounds of moving processes. Processes that start during a round are moved in the next.
 const MAX_ROUNDS: usize = 100;
 
-/// Executes slurmd, in a cgroup of its own if Slurm uses cgroups.
+/// Executes slurmd, in a separate cgroup if Slurm uses cgroup v2 and the container has its own cgroup namespace.
 pub fn execute(command: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = command.split_first().context("no command")?;
     enter_own_group();
@@ -30,14 +31,14 @@ pub fn execute(command: &[String]) -> anyhow::Result<()> {
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
-/// Moves this process to a cgroup of its own, if Slurm uses cgroup v2.
+/// Moves this process to a separate cgroup, if Slurm uses cgroup v2 and the container has its own cgroup namespace.
 fn enter_own_group() {
     let conf = env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
     let text = fs::read_to_string(conf.with_file_name("cgroup.conf")).unwrap_or_default();
     if last_value(&text, "CgroupPlugin").is_none_or(|plugin| plugin != "cgroup/v2") {
         return;
     }
-    // In the host's cgroup namespace, the mount shows the host's cgroups.
+    // In the host's cgroup namespace, the mount shows the host's cgroups, which must not be changed.
     let cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     if !is_container_group(&cgroup) {
         return;
@@ -45,7 +46,7 @@ fn enter_own_group() {
     if let Err(error) = move_to_group(Path::new(MOUNT), process::id()) {
         report::warn(message!(
             "slurmd-without-cgroup",
-            "slurmd has no cgroup of its own and may exit when it starts on a busy node: {error}",
+            "cannot move slurmd to a separate cgroup, so it may exit when it starts on a busy node: {error}",
             error
         ));
     }
@@ -70,7 +71,7 @@ fn move_to_group(mount: &Path, pid: u32) -> io::Result<()> {
         let moved = processes.lines().filter(|process| *process != "0");
         moved.for_each(|process| drop(fs::write(others.join(PROCESSES), process)));
     }
-    // Some controllers may not be available in this kernel.
+    // A controller that cannot be enabled is skipped.
     for controller in fs::read_to_string(mount.join("cgroup.controllers"))?.split_whitespace() {
         let _ = fs::write(mount.join("cgroup.subtree_control"), format!("+{controller}"));
     }
@@ -125,5 +126,13 @@ mod tests {
         assert_eq!(fs::read_to_string(path("slurmd.12/cgroup.procs")).unwrap(), "12");
         assert!(fs::read_to_string(path("system/cgroup.procs")).is_ok());
         assert!(!path("slurmd.7").exists() && path("system.slice").exists());
+    }
+
+    #[test]
+    fn existing_group_is_reused_and_other_errors_are_returned() {
+        let mount = tempfile::tempdir().unwrap();
+        let group = mount.path().join("system");
+        (0..2).for_each(|_| create_group(&group).unwrap());
+        assert_eq!(create_group(&mount.path().join("missing/system")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

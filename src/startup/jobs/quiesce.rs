@@ -5,10 +5,10 @@
 //!
 //! A stop must never cost a job more than a crash would, and after a crash Slurm requeues running jobs. If TERM would end the script
 //! anyway, the requeue itself is the notice: slurmctld requeues the job at once and has slurmd end its steps with TERM. The job never
-//! becomes FAILED, so jobs that wait for its failure do not start. A script that catches or ignores TERM only gets TERM. It is
-//! COMPLETED if it exits with 0, and requeued if it fails. A job that is still there after the grace period is requeued, and its
-//! processes get SIGKILL. A job that still remains, such as an allocation without processes, is saved as running, and `recover`
-//! requeues or fails it.
+//! becomes FAILED, so jobs that wait for its failure do not start. A script that catches or ignores TERM only gets TERM. Its job is
+//! COMPLETED if the script exits with 0, and requeued if it fails. A job that is still running after the grace period is requeued, and its
+//! processes get SIGKILL. A job that still remains, such as an allocation without processes, is saved as running, and the next start
+//! requeues or fails it. With [`OnStop::Cancel`], jobs only get TERM, and those still running after the grace period are cancelled.
 
 mod kill;
 mod requested_signal;
@@ -41,7 +41,7 @@ pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
     if running + waiting > 0 {
         report::warn(message!(
             "jobs-left-alone",
-            "stopping with jobs in the queue ({running} running, {waiting} waiting), which only a state volume keeps",
+            "stopping with jobs in the queue ({running} running, {waiting} waiting); they are lost without a state volume",
             running,
             waiting
         ));
@@ -49,7 +49,7 @@ pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
     }
 }
 
-/// Notifies the jobs, and waits until they end. The exit code shows whether some are left.
+/// Notifies the jobs, waits until they end, and kills those that do not end in time. The exit code shows whether some are left.
 ///
 /// `has_other_nodes`: the node is one of several in the cluster.
 pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes: bool) -> anyhow::Result<u8> {
@@ -61,9 +61,6 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes:
         SLURM.update_node(node, &["state=drain", &reason])?;
     }
     let jobs = jobs_on_the_node(node_filter)?;
-    if jobs.is_empty() && has_other_nodes {
-        return Ok(exit_code::SUCCESS);
-    }
     let running: Vec<&QueuedJob> = jobs.iter().filter(|job| !job.is_completing()).collect();
     JobNote::ContainerStopped.write(&job_names(running.iter().copied()));
     if jobs.is_empty() {
@@ -84,7 +81,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes:
         notices.extend(give_notice(&running_after_signal, node_filter, end, on_stop)?);
     }
 
-    // slurmctld must learn from slurmd that a job has completed. Otherwise it waits long for slurmd when it stops.
+    // slurmd must report the end of each job to slurmctld. Otherwise slurmctld's stop takes long, because it waits for slurmd.
     let mut left = wait_for_end(node_filter, end, |_| true)?;
     let NotifiedJobs { mut requeued, notified } = notices;
     if !left.is_empty() {
@@ -109,7 +106,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes:
     let who = if has_other_nodes { "the controller" } else { "the next start" };
     report::info(message!(
         "jobs-still-ending",
-        "jobs {jobs} are still ending; {who} requeues them (those with --no-requeue fail)",
+        "jobs still ending: {jobs}; {who} requeues those that are still running (those with --no-requeue, and allocations, fail)",
         jobs = left,
         who
     ));
@@ -125,7 +122,7 @@ fn wait_for_end(
 ) -> anyhow::Result<Vec<QueuedJob>> {
     let mut left = jobs_on_the_node(node_filter)?;
     while !left.is_empty() && should_continue(&left) && Instant::now() < until {
-        // An Epilog is short, and `docker run IMAGE srun ...` waits for it.
+        // Polls more often while only Epilogs run: an Epilog is short, and `docker run IMAGE srun ...` waits for it.
         pause(if left.iter().all(QueuedJob::is_completing) { POLL_INTERVAL / 4 } else { POLL_INTERVAL });
         left = jobs_on_the_node(node_filter)?;
     }
@@ -148,16 +145,15 @@ fn wait_for_each<'a>(
             ended(&job_names(gone))?;
         }
         if left.is_empty() || Instant::now() >= until {
-            let is_running =
-                |job: &&QueuedJob| holding.iter().any(|other| other.id == job.id && !other.is_completing());
-            return Ok(left.into_iter().filter(is_running).collect());
+            return Ok(left.into_iter().filter(|job| is_running(&job.id, &holding)).collect());
         }
         jobs = left;
         pause(POLL_INTERVAL);
     }
 }
 
-/// Kills jobs whose grace period is over, and waits until slurmctld has recorded their end. Returns the requeued jobs.
+/// Requeues or cancels jobs whose grace period is over, kills their processes, and waits for at most [`KILL_TIMEOUT`] until slurmctld has
+/// recorded their end. Returns the result of [`requeue`]; nothing with [`OnStop::Cancel`].
 fn kill_remaining(left: &[QueuedJob], node_filter: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
     let all = job_names(left).join(",");
     let running: Vec<&QueuedJob> = left.iter().filter(|job| !job.is_completing()).collect();
@@ -177,7 +173,7 @@ fn kill_remaining(left: &[QueuedJob], node_filter: Option<&str>, on_stop: OnStop
                 jobs = all
             ));
             if !running.is_empty() {
-                // A job that has just ended makes scancel fail, but only after it has cancelled the others.
+                // A job that has just ended makes scancel fail, but only after scancel has cancelled the other jobs.
                 let _ = SLURM.run("scancel", &job_names(running));
             }
             Vec::new()
@@ -193,27 +189,32 @@ fn kill_remaining(left: &[QueuedJob], node_filter: Option<&str>, on_stop: OnStop
     Ok(requeued)
 }
 
-/// Requeues those of the jobs that Slurm may run again, and returns their IDs. A requeued job never becomes FAILED.
+/// Requeues those of the jobs that Slurm may run again. Returns the IDs of all that are no longer running, including those that ended by
+/// themselves meanwhile. A requeued job never becomes FAILED.
 fn requeue(jobs: &[&QueuedJob], node_filter: Option<&str>) -> anyhow::Result<Vec<String>> {
     let mut requeued: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if requeued.is_empty() {
         return Ok(requeued);
     }
-    // Slurm refuses this for allocations and for jobs with --no-requeue, and continues with the next.
-    // "incomplete" leaves alone a job that has ended by itself meanwhile.
+    // Slurm refuses this for allocations and for jobs with --no-requeue, and continues with the next job.
+    // With "incomplete", it does not requeue a job that has ended by itself meanwhile.
     let _ = SLURM.run("scontrol", &["requeue", "incomplete", &requeued.join(",")]);
     let remaining = jobs_on_the_node(node_filter)?;
-    let is_running = |name: &String| remaining.iter().any(|job| !job.is_completing() && job.id == *name);
-    requeued.retain(|name| !is_running(name));
+    requeued.retain(|name| !is_running(name, &remaining));
     Ok(requeued)
 }
 
-/// How the jobs were notified of the stop.
+/// Whether the job is among the jobs that hold resources, and is not completing.
+fn is_running(name: &str, holding: &[QueuedJob]) -> bool {
+    holding.iter().any(|job| job.id == name && !job.is_completing())
+}
+
+/// The jobs that were notified of the stop.
 #[derive(Debug, Default)]
 struct NotifiedJobs {
-    /// The requeue itself was the notice.
+    /// Jobs for which the requeue itself was the notice.
     requeued: Vec<String>,
-    /// Only TERM was sent.
+    /// Jobs that only got TERM.
     notified: Vec<String>,
 }
 
@@ -224,7 +225,7 @@ impl NotifiedJobs {
     }
 }
 
-/// Requeues these jobs, or sends TERM. `end`: the end of the grace period.
+/// Requeues each of these jobs, or sends it TERM. `end`: the end of the grace period.
 fn give_notice(
     running: &[&QueuedJob],
     node_filter: Option<&str>,
@@ -258,7 +259,7 @@ fn give_notice(
     if !notified.is_empty() {
         report::info(message!(
             "jobs-notified",
-            "sent TERM to jobs {jobs}; grace period {seconds} s",
+            "sending SIGTERM to jobs {jobs}; grace period {seconds} s",
             jobs = notified.join(","),
             seconds
         ));
@@ -303,14 +304,14 @@ fn requeue_ended(
     let mut requeued = Vec::new();
     for name in ended.iter().filter(|name| found.contains(**name)) {
         if SLURM.run("scontrol", &["requeue", name]).is_ok() {
-            report::info(message!("job-requeued", "job {job} ended because of the stop; requeued", job = name));
+            report::info(message!("job-requeued", "job {job} ended during the stop; requeued", job = name));
             requeued.push((*name).to_owned());
         }
     }
     for (job, dependency) in
         dependencies.iter().filter(|(_, dependency)| requeued.iter().any(|name| includes_job(dependency, name)))
     {
-        // Restore the dependencies that the job's end had met or made impossible.
+        // Restore the dependencies of a waiting job: the end of the requeued job had met them, or made them impossible to meet.
         let _ = SLURM.update_job(job, &[format!("dependency={dependency}")]);
     }
     Ok(requeued)
@@ -322,7 +323,7 @@ fn pending_dependencies() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(waiting.iter().filter_map(|job| Some((job.number.to_string(), for_update(&job.dependency)?))).collect())
 }
 
-/// Converts `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` to the format of scontrol; `None` if it is malformed.
+/// Converts `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` to the format of scontrol; `None` if it names no job.
 fn for_update(dependency: &str) -> Option<String> {
     let mut pieces = dependency.split('(');
     let first = pieces.next()?.to_owned();
@@ -330,7 +331,7 @@ fn for_update(dependency: &str) -> Option<String> {
     updated.contains(':').then_some(updated)
 }
 
-/// Whether a dependency includes this job, or its array.
+/// Whether a dependency may include this job: it names the job, its array, or another task of the array.
 fn includes_job(dependency: &str, job: &str) -> bool {
     let (array, _) = job.split_once('_').unwrap_or((job, ""));
     dependency.split([',', '?', ':', '+', '_']).any(|word| word == array)

@@ -1,9 +1,9 @@
 //! Finds jobs that slurmctld lists as running but that have no process, and so hold unused CPUs and GPUs.
 //!
 //! slurmctld saves changes within five seconds. If it dies in that time, its successor still lists jobs that have just ended as running.
-//! Slurm notices a missing batch job when the node registers again, every half hour, and never notices an allocation whose srun is gone
-//! (24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes). `InactiveLimit` queries srun itself, but treats a stopped srun as missing,
-//! and after a pause of the container every srun: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
+//! Slurm detects a missing batch job when the node registers again, every half hour, and by default never detects an allocation whose srun
+//! is gone (24.11, `ping_nodes.c`, `job_mgr.c`). With `InactiveLimit`, slurmctld queries srun itself, but treats a stopped srun as missing and,
+//! after a pause of the container, every srun (docs/decisions/reclaim-jobs-after-a-daemons-return.md).
 
 pub(super) mod dead_steps;
 mod processes;
@@ -25,11 +25,11 @@ use slurm::config::RunningConfig;
 use slurm::error::QueryError;
 use sys::report;
 
-/// After this many restarts a job without a process is held, because the job itself may be what ends slurmd. This is Slurm's own number of
-/// retries (`MAX_BATCH_REQUEUE`).
+/// After this many restarts a lost batch job is held instead of requeued, because the job itself may crash slurmd. This is Slurm's own number
+/// of retries (`MAX_BATCH_REQUEUE`).
 const MAX_RESTARTS: u32 = 5;
 
-/// The states of jobs that must have a process. squeue's filter also finds those that are CONFIGURING.
+/// The states of jobs that must have a process. squeue's filter for them also finds CONFIGURING jobs.
 const HOLDING_STATES: [&str; 2] = ["RUNNING", "SUSPENDED"];
 
 /// squeue's columns and their widths, which exceed the longest values.
@@ -49,15 +49,16 @@ const COLUMNS: [(&str, usize); 10] = [
 /// The time that Slurm adds to BatchStartTimeout before it treats a batch job as missing (`job_mgr.c`).
 const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
-/// How often uncertain jobs are checked again: Slurm has no event for an srun that gives up.
+/// Interval between two checks of uncertain jobs, for which Slurm has no event, and between attempts to query slurmctld.
 const POLL_INTERVAL: Duration = Duration::from_secs(3);
-/// How long to check uncertain jobs: by then a lost srun has given up (seen: 17 s), and a batch script has started or never will.
+/// How long to check uncertain jobs and to wait for slurmctld. After this time a lost srun has given up (observed: 17 s), and with the default
+/// BatchStartTimeout (10 s) a batch script has started or never will.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(50);
 
 #[derive(Debug, PartialEq, Eq)]
 struct HeldJob {
     id: String,
-    /// The job's name for Slurm's commands.
+    /// The job's ID in the form that Slurm's commands accept: `7`, or `12_3` for the task of an array.
     name: String,
     age: Duration,
     restarts: u32,
@@ -76,18 +77,26 @@ enum Holder {
 /// Evidence that a job may be lost.
 #[derive(Debug, PartialEq, Eq)]
 enum Suspicion {
-    /// One of these processes, which were alive when slurmctld came back, must be the job's srun or salloc.
+    /// If the job's srun or salloc still runs, it is one of these processes, which were alive at the first check.
     HeldByOneOf(BTreeSet<Client>),
     /// A missing batch script.
     WithoutScript,
 }
 
-/// The jobs with a step on this node.
+/// Whether a suspicion is confirmed.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    InUse,
+    Uncertain,
+    Lost,
+}
+
+/// The jobs with a step in this container, except the extern step.
 pub(super) fn jobs_with_step() -> BTreeSet<String> {
     in_use().steps
 }
 
-/// Cancels or requeues lost jobs.
+/// Cancels, requeues or holds lost jobs.
 pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let jobs = await_running_jobs(begin)?;
@@ -100,7 +109,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let suspicion = |job: HeldJob| Some((find_suspicion(&job, &in_use, &host, &nodes)?, job.id));
     let mut suspects: Vec<(Suspicion, String)> = jobs.into_iter().filter_map(suspicion).collect();
     while !suspects.is_empty() {
-        // squeue runs after the scan of the processes: a job that had ended by then was reported to slurmctld first.
+        // squeue runs after the scan of the processes: a job that ended normally before the scan is no longer listed.
         suspects = resolve(suspects, &in_use, &await_running_jobs(begin)?)?;
         if suspects.is_empty() || begin.elapsed() > CHECK_TIMEOUT {
             break;
@@ -111,7 +120,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a job may be lost. A job requested on another host has its srun there; another node has its own scripts.
+/// Why a job may be lost; `None` if it is in use, or if its srun or batch script would run on another host or node.
 fn find_suspicion(job: &HeldJob, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspicion> {
     let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
     match &job.held_by {
@@ -128,7 +137,7 @@ fn find_suspicion(job: &HeldJob, in_use: &InUse, our_host: &str, our_nodes: &[St
     }
 }
 
-/// Handles the lost jobs, and returns those that are still uncertain.
+/// Cancels, requeues or holds the lost jobs among the suspects, and returns the suspects that are still uncertain.
 fn resolve(
     suspects: Vec<(Suspicion, String)>,
     in_use: &InUse,
@@ -139,24 +148,35 @@ fn resolve(
     let mut uncertain = Vec::new();
     for (suspicion, id) in suspects {
         let Some(job) = jobs.iter().find(|job| job.id == id) else { continue };
-        match &suspicion {
-            Suspicion::HeldByOneOf(clients) => {
-                let is_held = clients.iter().any(|client| in_use.clients.contains_key(client));
-                match (is_held, in_use.tasks.contains(&id)) {
-                    (true, true) => {}
-                    (false, false) => cancel_without_client(&job.name)?,
-                    _ => uncertain.push((suspicion, id)),
-                }
-            }
-            Suspicion::WithoutScript if in_use.has_script(&id) => {}
-            Suspicion::WithoutScript if job.age > timeout => requeue(job, JobNote::WithoutScript)?,
-            Suspicion::WithoutScript => uncertain.push((suspicion, id)),
+        match (judge(&suspicion, job, in_use, timeout), &suspicion) {
+            (Verdict::InUse, _) => {}
+            (Verdict::Uncertain, _) => uncertain.push((suspicion, id)),
+            (Verdict::Lost, Suspicion::HeldByOneOf(_)) => cancel_without_client(&job.name)?,
+            (Verdict::Lost, Suspicion::WithoutScript) => requeue(job, JobNote::WithoutScript)?,
         }
     }
     Ok(uncertain)
 }
 
-/// Waits for squeue. slurmctld listens before it has read its saved state; on a busy machine squeue gives up before that (seen: 10 s).
+/// Judges a suspicion by the latest list of processes. `timeout`: the age after which a batch job has a script or never will.
+fn judge(suspicion: &Suspicion, job: &HeldJob, in_use: &InUse, timeout: Duration) -> Verdict {
+    match suspicion {
+        Suspicion::HeldByOneOf(clients) => {
+            let is_held = clients.iter().any(|client| in_use.clients.contains_key(client));
+            match (is_held, in_use.tasks.contains(&job.id)) {
+                (true, true) => Verdict::InUse,
+                (false, false) => Verdict::Lost,
+                _ => Verdict::Uncertain,
+            }
+        }
+        Suspicion::WithoutScript if in_use.has_script(&job.id) => Verdict::InUse,
+        Suspicion::WithoutScript if job.age > timeout => Verdict::Lost,
+        Suspicion::WithoutScript => Verdict::Uncertain,
+    }
+}
+
+/// The jobs in [`HOLDING_STATES`]. Repeats a failed query until [`CHECK_TIMEOUT`]: slurmctld listens before it has read its
+/// saved state, and on a busy machine squeue gives up before that (observed: after 10 s).
 fn await_running_jobs(begin: Instant) -> anyhow::Result<Vec<HeldJob>> {
     loop {
         match running_jobs() {
@@ -171,8 +191,8 @@ fn running_jobs() -> anyhow::Result<Vec<HeldJob>> {
     Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(parse).collect())
 }
 
-/// Reads a row of squeue. Returns `None` for a job whose nodes are not ready, and for all components of a heterogeneous job except the
-/// first, because only the first has a script.
+/// Reads a row of squeue. Returns `None` for a job in another state, such as CONFIGURING, and for all components of a heterogeneous batch job
+/// except the first, because only the first has a script.
 fn parse([id, state, component, name, batch, used, session, node, host, restarts]: [String; 10]) -> Option<HeldJob> {
     let held_by = match batch.as_str() {
         _ if !HOLDING_STATES.contains(&state.as_str()) => return None,
@@ -184,8 +204,8 @@ fn parse([id, state, component, name, batch, used, session, node, host, restarts
     Some(HeldJob { id, name, age, restarts: restarts.parse().unwrap_or_default(), held_by })
 }
 
-/// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose. slurmctld delivers a message
-/// only if there was a client to receive it, which distinguishes the two cases. A client that does exist shows its user why the job ends.
+/// Cancels an allocation whose client is gone. `salloc --no-shell` and slurmrestd create allocations without a client on purpose: for these
+/// slurmctld rejects the message, because no client can receive it. A client that exists after all shows its user why the job ends.
 fn cancel_without_client(job: &str) -> anyhow::Result<()> {
     let note = JobNote::WithoutClient;
     if is_accepted(SLURM.run("scontrol", &["notify", job, &format!("{OUR_REASON}{}", note.text())]))? {
@@ -194,7 +214,7 @@ fn cancel_without_client(job: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Handles a lost batch job as Slurm handles one that is missing from its node.
+/// Requeues a lost batch job. Holds it after [`MAX_RESTARTS`], and cancels it if it may not be requeued.
 fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
     let restarts = job.restarts;
     let job = job.name.as_str();
@@ -202,7 +222,8 @@ fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
         note.write(&[job]);
         report::warn(message!(
             "job-held",
-            "job {job} had no process after {restarts} restarts; held, because it may crash slurmd; fix: `scontrol release {job}`",
+            "job {job} has lost a process that it needs ({restarts} restarts so far); held, because it may crash slurmd; to retry, run \
+             `scontrol release {job}`",
             job,
             restarts
         ));
@@ -211,7 +232,7 @@ fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
     if !is_accepted(SLURM.run("scontrol", &["requeue", "incomplete", job]))? {
         return cancel(job, note);
     }
-    // The wait of two minutes begins when the node reports that nothing of the job is left.
+    // Slurm's wait of two minutes before the next start begins when the node reports that no process of the job is left.
     let begin = Instant::now();
     let which = Jobs { states: &[PENDING], options: &["--jobs", job], ..Jobs::default() };
     while begin.elapsed() < POLL_INTERVAL && SLURM.jobs(&which)?.is_empty() {
@@ -221,7 +242,7 @@ fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
     super::start_soon(job);
     report::warn(message!(
         "job-without-process",
-        "job {job} is listed as running but has no process; requeued: {why}",
+        "job {job} has lost a process that it needs; requeued: {why}",
         job,
         why = note.text()
     ));
@@ -234,7 +255,7 @@ fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
     SLURM.run("scancel", &[job])?;
     report::warn(message!(
         "job-without-process",
-        "job {job} is listed as running but has no process; cancelled: {why}",
+        "job {job} has lost a process that it needs; cancelled: {why}",
         job,
         why
     ));
@@ -251,7 +272,7 @@ fn is_accepted(answer: Result<(), QueryError>) -> anyhow::Result<bool> {
 /// How long after a job's start its batch script may still be missing, because a prolog runs.
 fn launch_timeout(config: &RunningConfig) -> anyhow::Result<Duration> {
     let timeout = config.batch_start_timeout();
-    Ok(timeout.context("`scontrol show config` names no BatchStartTimeout")? + LAUNCH_MARGIN)
+    Ok(timeout.context("`scontrol show config` does not show BatchStartTimeout")? + LAUNCH_MARGIN)
 }
 
 #[cfg(test)]
@@ -349,5 +370,24 @@ mod tests {
             Some(Suspicion::WithoutScript),
             "only the script reports the job's end"
         );
+    }
+
+    #[test]
+    fn allocation_is_lost_once_srun_and_tasks_are_gone() {
+        let verdict = |in_use: &InUse| judge(&held_by([51]).unwrap(), &client_job("node1"), in_use, Duration::MAX);
+        assert_eq!(verdict(&in_use([srun(51, 40), step("0"), task()])), Verdict::InUse);
+        assert_eq!(verdict(&in_use([srun(51, 40)])), Verdict::Uncertain, "the step may still start");
+        assert_eq!(verdict(&in_use([srun(52, 40), step("0"), task()])), Verdict::Uncertain, "another srun");
+        assert_eq!(verdict(&in_use([srun(52, 40), step("0")])), Verdict::Lost);
+    }
+
+    #[test]
+    fn batch_job_without_script_is_lost_after_launch_timeout() {
+        let verdict = |in_use: &InUse, seconds| {
+            judge(&Suspicion::WithoutScript, &script("localhost"), in_use, Duration::from_secs(seconds))
+        };
+        assert_eq!(verdict(&in_use([step("batch")]), 61), Verdict::InUse);
+        let verdicts = [61, 62, 63].map(|seconds| verdict(&in_use([step("0"), task()]), seconds));
+        assert_eq!(verdicts, [Verdict::Lost, Verdict::Uncertain, Verdict::Uncertain], "the job is 62 s old");
     }
 }

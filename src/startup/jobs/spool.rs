@@ -1,8 +1,8 @@
-//! Removes files that batch jobs of an earlier start left in slurmd's spool directory.
+//! Removes files that jobs of an earlier start left in slurmd's spool directory.
 //!
-//! slurmd keeps a directory for each running batch job and a socket for each step. After a crash both remain without a
-//! process: Slurm's commands log "Purging vestigial job script" each time. The directories also show which jobs had
-//! started.
+//! The spool directory contains a directory for each running batch job and a socket for each step. After a crash both remain
+//! without a process: Slurm's commands log "Purging vestigial job script" each time they read the directory. The directories of
+//! jobs also show which batch jobs had started.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -15,13 +15,14 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::step_sockets::StepSocket;
 
-/// The jobs whose script slurmd had started.
+/// The batch jobs that have a directory because slurmd launched them.
 pub(super) fn started_jobs(spool: &str) -> BTreeSet<String> {
     let entries = std::fs::read_dir(spool).into_iter().flatten().flatten();
     entries.filter_map(|entry| job_of_directory(entry.file_name().to_str()?)).collect()
 }
 
-/// Removes entries without a process. The directory must belong to root, and links in it are not followed.
+/// Removes the sockets of this node on which no slurmstepd listens, and the scripts and directories of batch jobs without a listening
+/// slurmstepd. Follows no links. Fails if the spool directory cannot be read or belongs to another user, or if other users can write to it.
 pub(super) fn clean(spool: &str, node: &str) -> nix::Result<()> {
     let directory = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let dir = nix::fcntl::open(spool, directory, Mode::empty())?;
@@ -39,7 +40,7 @@ pub(super) fn clean(spool: &str, node: &str) -> nix::Result<()> {
         if !is_socket {
             continue;
         }
-        // A living slurmstepd answers.
+        // A running slurmstepd accepts the connection.
         let path = std::path::Path::new(spool).join(std::ffi::OsStr::from_bytes(name.as_bytes()));
         match UnixStream::connect(path) {
             Ok(_) => drop(running.insert(job)),
@@ -61,7 +62,7 @@ fn job_of_directory(name: &str) -> Option<String> {
     (id.len() >= 5).then(|| id.parse::<u32>().ok())?.map(|id| id.to_string())
 }
 
-/// Parses a socket name such as `NODE_7.0`.
+/// The job ID in a socket name such as `NODE_7.0`; `None` if the name has another form or another node.
 fn job_of_socket(name: &str, node: &str) -> Option<String> {
     StepSocket::parse(name).filter(|socket| socket.node == node).map(|socket| socket.job.to_string())
 }

@@ -16,11 +16,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long slurmctld may fail to respond; it is restarted when it dies.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Reasons that only a user or an administrator can resolve (Slurm 24.11, `job_state_reason` in `slurm_protocol_defs.c`).
+/// Reasons of pending jobs that only a user or an administrator can resolve (Slurm 24.11, `job_state_reason` in `slurm_protocol_defs.c`).
 const MANUAL_REASONS: [&str; 4] =
     ["JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied", "launch_failed_requeued_held"];
 
-/// Returns once no job is left in the queue.
+/// Returns once no job is left in the queue that can run without manual action.
 pub fn run() -> anyhow::Result<()> {
     let (mut pause, mut last_answer, mut reported) = (FIRST_PAUSE, Instant::now(), BTreeSet::new());
     loop {
@@ -52,9 +52,9 @@ pub fn run() -> anyhow::Result<()> {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Backlog {
-    /// Jobs that are running, ending, or will run.
+    /// Jobs that are running or completing, or that can still run.
     open: BTreeSet<String>,
-    /// Numbers of running and pending jobs among these, for messages.
+    /// Numbers of running and of pending jobs, including held ones, for messages.
     pub(super) running: usize,
     pub(super) waiting: usize,
     /// Jobs that wait for a user or an administrator, with the reason.

@@ -1,9 +1,9 @@
 //! Makes slurmctld contact nodes that were unresponsive and are reachable again.
 //!
-//! slurmctld pings a node that is down and unresponsive only in every twentieth of its rounds, three minutes apart with a
-//! SlurmdTimeout of 30 s (Slurm 24.11, `ping_nodes.c`), and slurmd registers by itself only when it starts. So a network
-//! outage of one minute would make its nodes unusable for four minutes. `State=RESUME` makes slurmctld ask at once
-//! (`_require_node_reg` in `node_mgr.c`).
+//! slurmctld pings a node that is down and unresponsive only in every twentieth of its rounds, which is every three minutes if
+//! SlurmdTimeout is 30 s (Slurm 24.11, `ping_nodes.c`), and slurmd registers by itself only when it starts. So a network
+//! outage of one minute would make the affected nodes unusable for up to four minutes. `State=RESUME` makes slurmctld request
+//! a registration at once (`_require_node_reg` in `node_mgr.c`).
 //!
 //! When a node registers, it ends its processes of jobs that were requeued meanwhile. slurmd refuses to start a job in the
 //! same second in which it has ended that job, and slurmctld then fails the job. So the node is drained until the next round.
@@ -19,19 +19,19 @@ use machine::node_report::OUR_REASON;
 use model::message;
 use sys::report;
 
-/// slurmctld's down reason for an unresponsive node. Any other reason was set by an administrator or has another cause.
+/// slurmctld's down reason for an unresponsive node. Any other reason was set by an administrator or slurminit, or has another cause.
 const UNRESPONSIVE_REASON: &str = "Not responding";
-/// Drain reason of a node that is about to register again.
-const RETURN_REASON: &str = "the node was unresponsive and has registered again";
-/// Connection timeout. Unreachable nodes must not delay the reachable ones.
+/// Drain reason of a node from the request to register again until the first round after its registration.
+const RETURN_REASON: &str = "the node was unresponsive and is registering again";
+/// Connection timeout for each address. Unreachable nodes must not delay the reachable ones.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum number of nodes tried in one round, each in a thread. If more are unreachable, they are chosen at random.
+/// Maximum number of nodes tried in one round, each in a thread. If there are more, the round begins at a random one.
 const MAX_CONCURRENT: usize = 64;
 
 /// The action that a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NodeAction {
-    /// Request a registration, if the node is reachable at this address.
+    /// Request a registration, if the node is reachable.
     Register,
     /// Request a registration again, because the node did not register after the first request.
     RegisterAgain,
@@ -57,7 +57,7 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     nodes.rotate_left(first);
     let reachable: Vec<(NodeAction, &str)> = thread::scope(|scope| {
         let connect = |(action, name, address)| accepts_connection(address, port).then_some((action, name));
-        // If the process limit is reached, the remaining nodes wait for a later round.
+        // If the container has reached its process limit, the remaining nodes wait for a later round.
         let tried = nodes.iter().copied().take(MAX_CONCURRENT);
         let threads: Vec<_> =
             tried.filter_map(|node| thread::Builder::new().spawn_scoped(scope, move || connect(node)).ok()).collect();
@@ -82,7 +82,7 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     Ok(SLURM.update_node(&all, &["state=drain", &format!("reason={OUR_REASON}{RETURN_REASON}")])?)
 }
 
-/// Name and address of a node that slurmctld marked as unresponsive, or that is about to register again.
+/// The action, name and address of a node that slurmctld marked as unresponsive, or that was requested to register again.
 fn parse_line(line: &str) -> Option<(NodeAction, &str, &str)> {
     let mut fields = line.splitn(4, '|');
     let (name, address, state, reason) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?.trim_end());
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn contacts_only_unresponsive_nodes() {
         assert_eq!(parse_line("c1|10.0.0.2|down*|Not responding"), Some((NodeAction::Register, "c1", "10.0.0.2")));
-        let own_reason = "slurminit: the node was unresponsive and has registered again";
+        let own_reason = "slurminit: the node was unresponsive and is registering again";
         assert_eq!(parse_line(&format!("c1|a|drained*|{own_reason}")), Some((NodeAction::RegisterAgain, "c1", "a")));
         // Another container requested this node name.
         assert_eq!(parse_line("c1|a|down*|slurminit: another container"), Some((NodeAction::Register, "c1", "a")));

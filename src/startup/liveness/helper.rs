@@ -1,4 +1,4 @@
-//! slurmctld's helper, which runs prologs and other scripts for it. slurmctld does not notice when the helper dies: a
+//! slurmctld's helper, which runs prologs and other scripts for it. slurmctld does not detect that the helper died: a
 //! ping still succeeds, but the next script does not run.
 
 use super::Failure;
@@ -9,7 +9,7 @@ use sys::proc::Stat;
 const NAME: &str = "slurmscriptd";
 const STOPPED: &str = "is stopped";
 
-/// Checks that this daemon's helper, if it has one, can work.
+/// Checks that this daemon's helper, if it has one, is neither dead nor stopped.
 pub(super) fn check(pid: i32) -> Result<(), Failure> {
     match proc::children(pid).into_iter().find_map(|child| fault(&proc::stat(child)?)) {
         Some(fault) => Err(Failure::Failed { why: format!("its helper {NAME} {fault}"), broken: true }),

@@ -10,15 +10,16 @@ use crate::step_sockets::BATCH_STEP;
 use sys::proc::{self, Stat};
 use sys::sockets::{self, Unix};
 
-/// How long a check waits. A step may hang while it starts, and on a busy node another one may always be starting.
+/// How long a check waits. A step may hang while it starts, and on a busy node there may always be a step that is starting.
 const TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until no batch step is starting. `slurmds`: the PIDs of the node's slurmds.
+/// Waits until no batch step is starting, but at most [`TIMEOUT`]. `slurmds`: the PIDs of the slurmds that a check makes connect to steps;
+/// without any, returns at once.
 #[expect(clippy::disallowed_methods, reason = "the kernel has no event for another process's listening socket")]
 pub(super) fn wait(slurmds: &[i32]) {
     let end = Instant::now() + TIMEOUT;
-    while is_any_starting(slurmds) && Instant::now() < end {
+    while !slurmds.is_empty() && is_any_starting(slurmds) && Instant::now() < end {
         std::thread::sleep(POLL_INTERVAL);
     }
 }
@@ -59,6 +60,22 @@ fn is_starting(title: Option<&str>, sockets: &[Unix]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
+    fn waits_for_fork_of_slurmd() {
+        let directory = tempfile::tempdir().unwrap();
+        let slurmd = directory.path().join("slurmd");
+        fs::copy("/bin/sleep", &slurmd).unwrap();
+        let mut fork = std::process::Command::new(&slurmd).arg("600").spawn().unwrap();
+        let begin = Instant::now();
+        wait(&[std::process::id().try_into().unwrap()]);
+        assert!(begin.elapsed() >= TIMEOUT);
+        fork.kill().unwrap();
+        fork.wait().unwrap();
+    }
 
     #[test]
     fn batch_step_is_starting_until_its_socket_listens() {
@@ -75,5 +92,23 @@ mod tests {
         assert!(is_starting(Some("/usr/sbin/slurmstepd"), &[]), "without a title");
         assert!(!is_starting(Some("slurmstepd: [7.0]"), &[]), "not a batch step");
         assert!(!is_starting(None, &[]), "not a process of root");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
+    fn waits_for_fork_of_slurmd_until_timeout() {
+        let directory = tempfile::tempdir().unwrap();
+        let slurmd = directory.path().join("slurmd");
+        fs::copy(["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| Path::new(path).exists()).unwrap(), &slurmd)
+            .unwrap();
+        let mut fork = std::process::Command::new(slurmd).arg("600").spawn().unwrap();
+        let (pid, parent) = (i32::try_from(fork.id()).unwrap(), nix::unistd::getpid().as_raw());
+        let stat = proc::stat(pid).unwrap();
+        assert!(is_launching(&stat, &[1, parent]) && !is_launching(&stat, &[pid]));
+        assert!(!is_launching(&Stat { name: "slurmstepd".to_owned(), ..stat }, &[parent]));
+        let begin = Instant::now();
+        wait(&[parent]);
+        assert!(begin.elapsed() >= TIMEOUT);
+        fork.kill().and_then(|()| fork.wait()).unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! Finds a slurmstepd that waits for ever on behalf of a cancelled job.
+//! Kills a slurmstepd that waits forever for an input or output file of an ended job.
 //!
 //! slurmstepd opens a job's input and output files with the rights of the job's user, and takes no request before that. A FIFO without a
-//! second opener blocks it: the job stays COMPLETING, and no other job starts. Slurm's own `UnkillableStepTimeout` starts only after that
+//! second opener blocks it: the job stays COMPLETING and keeps its resources. Slurm's own `UnkillableStepTimeout` starts only after that
 //! wait (Slurm 24.11, `slurmstepd/req.c`).
 
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use slurm::client::{Client, Jobs, limit};
 use sys::proc::{self, Handle, parse};
 use sys::report;
 
-/// How long a step may wait for a file. A regular file is usually open by then; a cancelled job loses nothing either way. The time is short because
+/// How long a step may wait for a file. A regular file is usually open by then; an ended job loses nothing either way. The time is short because
 /// slurmctld waits 10 s for the node's answer to the cancellation, and retries only a minute later.
 const BLOCKED_TIME: Duration = Duration::from_secs(1);
 
-/// A slurmstepd with a user's rights, which it has only while it prepares a step.
+/// A sleeping slurmstepd with a user's privileges, which it has only while it prepares a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     start: u64,
     job: u32,
-    /// How often its first thread gave up the CPU voluntarily. This does not change while it waits in one place.
+    /// How often its first thread gave up the CPU voluntarily. The count does not change while the thread is blocked in one system call.
     voluntary_switches: u64,
 }
 
@@ -46,7 +46,7 @@ pub fn kill_blocked_steps() {
         handle.send(Signal::SIGKILL);
         report::warn(message!(
             "step-killed",
-            "killed slurmstepd (process {pid}) of ended job {job} of {user}: blocked on an input or output file (a FIFO?)",
+            "killed slurmstepd (process {pid}) of ended job {job} of {user}: blocked on an input or output file (possibly a FIFO)",
             pid,
             job = step.job,
             user
@@ -71,7 +71,7 @@ fn voluntary_switches(status: &str) -> Option<u64> {
     is_blocked.then(|| parse::field(status, "voluntary_ctxt_switches")?.parse().ok())?
 }
 
-/// The jobs that Slurm is ending, and their users.
+/// The jobs that are COMPLETING, and their users.
 fn completing() -> BTreeMap<u32, String> {
     let which = Jobs { states: &[COMPLETING], ..Jobs::default() };
     let jobs = Client::with_timeout(limit::COMMAND).jobs(&which).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Measures the CPU work of processes while a daemon did not respond, from the kernel's statistics.
+//! Measures, from the kernel's statistics, how long processes ran or waited for a CPU while a daemon did not respond.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use sys::proc::parse::field;
 /// For each thread, the time on a CPU and in the run queue.
 pub(super) struct Work(BTreeMap<String, Duration>);
 
-/// A process is not hung if it worked or waited for a CPU for more than this fraction (1/`BUSY`) of the time: the timers of a hung
+/// A process is not hung if it worked or waited for a CPU for at least this fraction (1/`BUSY`) of the time: the timers of a hung
 /// daemon use a thousandth.
 const BUSY: u32 = 10;
 
@@ -33,8 +33,8 @@ impl Work {
     }
 }
 
-/// Judges a process that did not respond during `time`. `work` is the work of the process and of the test in that time, or `None` if it
-/// does not excuse the process. `serves_others`: the process ran and has other clients, which may have kept it from answering.
+/// Judges a process that did not respond during `time`. `work` is the work of the process and of the test command in that time; `None` for
+/// a failure that work does not explain. `serves_others`: the process ran and has other clients, which may have kept it busy.
 pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, time: Duration, why: String) -> Liveness {
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
@@ -47,7 +47,7 @@ pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, ti
             return Liveness::Unknown(format!("{why}; process {tracer} is debugging it"));
         }
         if field(status, "State").is_some_and(|state| state.starts_with('D')) {
-            return Liveness::Unknown(format!("{why}; it waits in the kernel for a disk or a device"));
+            return Liveness::Unknown(format!("{why}; it waits in the kernel, probably for a disk or a device"));
         }
     }
     if !statuses.is_empty()
@@ -56,12 +56,12 @@ pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, ti
         return Liveness::Stopped(format!("{why}; it was stopped by a signal"));
     }
     if serves_others {
-        return Liveness::Slow(format!("{why}, but it runs: its clients may keep it busy"));
+        return Liveness::Slow(format!("{why}, but it is running: its clients may keep it busy"));
     }
     let Some(work) = work else { return Liveness::Silent(why) };
     if work * BUSY >= time {
         let work = work.as_secs_f64();
-        return Liveness::Slow(format!("{why}, but {work:.1} s of work or of waiting for a CPU"));
+        return Liveness::Slow(format!("{why}, but it and the check used or waited for a CPU for {work:.1} s"));
     }
     // The kernel adds the time in the run queue once the thread runs again, so a thread that waited all the time shows none yet.
     if statuses.iter().any(|status| field(status, "State").is_some_and(|state| state.starts_with('R'))) {
@@ -70,7 +70,7 @@ pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, ti
     Liveness::Silent(why)
 }
 
-/// How often the threads of a process were scheduled on a CPU. In a deadlock that does not change.
+/// How often the threads of a process were scheduled on a CPU. In a deadlock this count does not change.
 pub(super) fn schedule_count(pid: u32) -> u64 {
     let count = |thread: String| read(pid, &thread, "schedstat")?.split_ascii_whitespace().nth(2)?.parse::<u64>().ok();
     threads(pid).into_iter().filter_map(count).sum()

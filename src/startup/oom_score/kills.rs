@@ -1,7 +1,8 @@
 //! Names the processes of jobs that the kernel killed because memory ran out.
 //!
-//! Without writable cgroups slurmstepd does not see an OOM kill: a batch script whose program was killed may still be COMPLETED. The kernel
-//! counts these kills in the container's cgroup and does not name the process, so the count is compared with the processes that ended.
+//! Without writable cgroups slurmstepd does not detect an OOM kill: the job may be COMPLETED although a program of its script was killed.
+//! The kernel counts these kills in the container's cgroup but does not name the process, so the count is compared with the processes
+//! that ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -21,11 +22,11 @@ use sys::proc::{self, Process, Processes, parse};
 use sys::report;
 use sys::trusted_path;
 
-/// The count of cgroup v2, which reports a change to poll(2).
+/// The file with the count on cgroup v2, whose changes poll(2) reports.
 const COUNT: &str = "/sys/fs/cgroup/memory.events";
-/// The count of cgroup v1, where an event requires a writable cgroup.
+/// The file with the count on cgroup v1. It is polled, because a notification of changes would require a writable cgroup.
 const COUNT_V1: &str = "/sys/fs/cgroup/memory/memory.oom_control";
-/// Minimum interval of reports about one job: a user can cause kills all the time.
+/// Minimum interval of reports about one job, or about kills without a known job: a user can cause kills all the time.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Number and interval of the attempts to write a job's comment.
@@ -35,10 +36,10 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of kills recorded for `slurminit doctor`.
 const MAX_RECORDED: usize = 20;
 
-/// How often the processes are read again for a victim that is not found.
+/// Maximum number of further scans while fewer victims than kills are found.
 const MAX_RESCANS: u32 = 3;
 
-/// Stands for the PID of a process that started and was killed between two scans.
+/// Placeholder for the PID of a process that started and was killed between two scans.
 const UNKNOWN_PID: i32 = 0;
 
 /// A process of a job.
@@ -47,7 +48,7 @@ struct JobProcess {
     job: u32,
     name: String,
     resident_kib: u64,
-    /// Whether SIGKILL is pending, or the process is a zombie. In the list of the last scan: and its kill was attributed.
+    /// Whether SIGKILL is pending, or the process is a zombie. In [`Kills::processes`], true only if a kill was attributed to the process.
     is_ending: bool,
 }
 
@@ -63,9 +64,9 @@ pub(super) struct Kills {
     count: u64,
     jobs: BTreeSet<u32>,
     processes: BTreeMap<Key, JobProcess>,
-    /// The number of scans since the count changed, without a victim for each kill.
+    /// The number of scans, since the count changed, that found fewer victims than kills.
     rescans: u32,
-    /// When the kills of a job were reported; the key is `None` for kills outside of jobs.
+    /// When the kills of a job were reported; the key is `None` for kills that were not attributed to a job.
     reported: BTreeMap<Option<u32>, Instant>,
 }
 
@@ -84,7 +85,7 @@ impl Kills {
         kills
     }
 
-    /// A descriptor that becomes ready with POLLPRI when the count changes, if there is an event for it.
+    /// The file with the count, if there is one. It becomes ready with POLLPRI when the count changes, unless `has_event` returns false.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)
     }
@@ -105,8 +106,8 @@ impl Kills {
         parse_count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
     }
 
-    /// Updates the processes, and reports the kills since the last scan. `count` was read before the list of processes. Returns whether
-    /// there were any kills.
+    /// Updates the processes, and reports new kills once all victims are found, or after [`MAX_RESCANS`] further scans. `count` was read
+    /// before the list of processes. Returns whether there are kills that were not reported before.
     pub(super) fn update(&mut self, count: u64, all: &Processes) -> bool {
         if self.file.is_none() {
             return false;
@@ -135,7 +136,7 @@ impl Kills {
         if victims.is_empty() && kills > 0 {
             victims.extend(only_job(&self.jobs, &jobs).map(short_lived));
         }
-        // A kill between the reading of the count and that of the process is in the next count.
+        // A process that was killed after the count was read remains a candidate: its kill is part of the next count.
         for (key, process) in &mut now {
             let was_attributed = self.processes.get(key).is_some_and(|before| before.is_ending);
             process.is_ending &= was_attributed || victims.iter().any(|(pid, _)| *pid == key.0);
@@ -154,13 +155,13 @@ impl Kills {
         }
         if unknown > 0 && self.is_due(None) {
             let kills = printable::count(unknown, "OOM kill");
-            report::warn(message!("oom-kill", "{kills} outside of known jobs", kills));
+            report::warn(message!("oom-kill", "cannot attribute {kills} to a job", kills));
         }
     }
 }
 
 impl Kills {
-    /// The jobs whose kills were reported in the last seconds.
+    /// The jobs whose kills were reported within the last [`REPORT_INTERVAL`].
     pub(super) fn recent_jobs(&self) -> impl Iterator<Item = u32> {
         self.reported.keys().filter_map(|job| *job)
     }
@@ -176,7 +177,7 @@ fn parse_count(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// The largest of the processes that have ended since the last scan, or are ending: the kernel kills the largest.
+/// The `kills` largest of the processes that have ended since the last scan, or are ending: the kernel kills the largest.
 fn victims(
     before: &BTreeMap<Key, JobProcess>,
     now: &BTreeMap<Key, JobProcess>,
@@ -196,7 +197,7 @@ fn victims(
     all
 }
 
-/// The only job that has or had a step.
+/// The job that has a step now or had one at the last scan, if there is exactly one.
 fn only_job(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> Option<u32> {
     let mut jobs = before.union(now);
     jobs.next().copied().filter(|_| jobs.next().is_none())
@@ -220,6 +221,14 @@ fn record(run: &Path, kill: OomKill) -> anyhow::Result<()> {
     Ok(run.rename(&new, FILE)?)
 }
 
+/// The description of a victim in messages.
+fn description(pid: i32, victim: &JobProcess) -> String {
+    match pid {
+        UNKNOWN_PID => "a short-lived process".to_owned(),
+        _ => format!("process {pid} ({}, {} MiB)", printable::line(&victim.name), victim.resident_kib / 1024),
+    }
+}
+
 /// Removes the record of an earlier start.
 pub(crate) fn clear_record(run: &Path) -> anyhow::Result<()> {
     Ok(trusted_path::open(Path::new("/"), run)?.remove(FILE)?)
@@ -227,12 +236,9 @@ pub(crate) fn clear_record(run: &Path) -> anyhow::Result<()> {
 
 fn report(run: &Path, pid: i32, victim: &JobProcess) {
     let JobProcess { job, name, resident_kib, .. } = victim;
-    let (process, resident_mib) = (printable::line(name), resident_kib / 1024);
-    let description = match pid {
-        UNKNOWN_PID => "a short-lived process".to_owned(),
-        _ => format!("process {pid} ({process}, {resident_mib} MiB)"),
-    };
-    if let Err(error) = record(run, OomKill { job: *job, process: process.into_owned(), resident_mib }) {
+    let description = description(pid, victim);
+    let kill = OomKill { job: *job, process: printable::line(name).into_owned(), resident_mib: resident_kib / 1024 };
+    if let Err(error) = record(run, kill) {
         report::warn(message!(
             "oom-kill-not-recorded",
             "`slurminit doctor` will not show the OOM kill of job {job}: {error}",
@@ -242,14 +248,14 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
     }
     report::warn(message!(
         "job-oom-kill",
-        "OOM kill: {process} of job {job}; request more with --mem, or raise the container's limit (docker run --memory, limits.memory of a pod)",
+        "OOM kill: {process} of job {job}; request more memory with --mem, or raise the container's limit (docker run --memory, limits.memory of a pod)",
         process = description,
         job
     ));
     let (job, note) = (job.to_string(), format!("OOM kill: {description}; request more memory with --mem"));
-    // slurmstepd writes the note to the job's output, unless the job has ended because its last process was killed. Without cgroups nothing
-    // sets the job's state to OUT_OF_MEMORY: slurmctld sets it only for the exit code SIG_OOM, which slurmstepd sends if task/cgroup
-    // counted a kill (24.11 to 26.05, `_job_complete` and `_send_complete_batch_script_msg`).
+    // `scontrol notify` shows the note in a batch job's output, or at the job's srun or salloc, unless the job has already ended.
+    // Without cgroups nothing sets the job's state to OUT_OF_MEMORY: slurmctld sets it only for the exit code SIG_OOM, which slurmstepd
+    // sends if task/cgroup counted a kill (24.11 to 26.05, `_job_complete` and `_send_complete_batch_script_msg`).
     let notify = move || {
         let slurm = Client::with_timeout(limit::COMMAND);
         comment_on(&slurm, &job, &note);
@@ -258,8 +264,8 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
     let _ = thread::Builder::new().spawn(notify);
 }
 
-/// Writes the comment to the job's record. slurmctld changes no job that has ended. slurmdbd, if there is one, does so once slurmctld has
-/// sent it the job's record, which takes seconds on a busy machine.
+/// Writes the comment to the job's record. slurmctld rejects the change if the job has ended. slurmdbd, if there is one, accepts it
+/// once slurmctld has sent the record, which takes seconds on a busy machine.
 fn comment_on(slurm: &Client, job: &str, note: &str) {
     let (place, comment) = (format!("jobid={job}"), format!("admincomment={OUR_REASON}{note}"));
     for _ in 0..COMMENT_TRIES {
@@ -295,6 +301,8 @@ fn has_pending_kill(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_slurm::FakeSlurm;
+    use sys::proc::{Role, Step};
 
     fn process(job: u32, resident_kib: u64, is_ending: bool) -> JobProcess {
         JobProcess { job, name: "python3".to_owned(), resident_kib, is_ending }
@@ -305,6 +313,17 @@ mod tests {
         assert_eq!(parse_count("low 0\nhigh 0\nmax 96\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
         assert_eq!(parse_count("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"), Some(5));
         assert_eq!(parse_count(""), None);
+    }
+
+    #[test]
+    fn count_has_changed_once_the_file_differs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "oom 3\noom_kill 2\n").unwrap();
+        let kills = Kills { file: File::open(file.path()).ok(), count: 2, ..Kills::default() };
+        assert!(!kills.has_changed());
+        std::fs::write(file.path(), "oom 3\noom_kill 3\n").unwrap();
+        assert!(kills.has_changed());
+        assert!(!Kills::default().has_changed(), "without a file");
     }
 
     #[test]
@@ -370,5 +389,58 @@ mod tests {
         let status = "Name:\tpython3\nVmRSS:\t  204800 kB\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
         assert_eq!((resident_kib(status), has_pending_kill(status)), (204_800, true));
         assert_eq!((resident_kib("Name:\tx\n"), has_pending_kill("ShdPnd:\t0000000000004000\n")), (0, false));
+    }
+
+    #[test]
+    fn records_one_kill_of_each_job_in_interval() {
+        let run = tempfile::tempdir().unwrap();
+        let mut kills = Kills { run: run.path().to_owned(), ..Kills::default() };
+        let size = 3 * 1024 + 512;
+        let victims = [(10, process(5, size, true)), (11, process(5, size, true)), (12, process(6, 1023, true))];
+        kills.report(&victims, 1);
+        kills.report(&victims[..1], 0);
+        let recorded: Vec<OomKill> = serde_json::from_slice(&std::fs::read(run.path().join(FILE)).unwrap()).unwrap();
+        let kill = |job, resident_mib| OomKill { job, process: "python3".to_owned(), resident_mib };
+        assert_eq!(recorded, [kill(5, 3), kill(6, 0)]);
+        assert_eq!(kills.recent_jobs().collect::<Vec<_>>(), [5, 6]);
+        clear_record(run.path()).unwrap();
+        assert!(!run.path().join(FILE).exists());
+    }
+
+    #[test]
+    fn comment_is_written_once_to_slurmctld_or_database() {
+        for (scontrol, count) in [(Ok(""), 1), (Err("Job has already finished"), 2)] {
+            let slurm = FakeSlurm::new(&[
+                ("scontrol update jobid=5 admincomment=", scontrol),
+                ("sacctmgr --immediate modify job", Ok("")),
+            ]);
+            comment_on(&Client::with_runner(&slurm.run()), "5", "OOM kill: x");
+            let commands = slurm.commands("");
+            assert_eq!(commands.len(), count, "{commands:?}");
+            let comment = format!("admincomment={OUR_REASON}OOM kill: x");
+            let database = format!("sacctmgr --immediate modify job where jobid=5 set {comment}");
+            assert_eq!(commands, &[format!("scontrol update jobid=5 {comment}"), database][..count]);
+        }
+    }
+
+    #[test]
+    fn dead_process_of_job_is_ending() {
+        let own = Process::read(nix::unistd::getpid().as_raw()).unwrap();
+        let role = Role::Step(Some(Step { job: 5, name: "batch".to_owned() }));
+        let step = Process { pid: -2, role, ..Process::default() };
+        let zombie = Process { pid: -1, parent: -2, is_dead: true, ..Process::default() };
+        let other = Process { pid: -3, ..Process::default() };
+        let all: Processes = [Process { parent: -2, ..own.clone() }, zombie, step, other].into_iter().collect();
+        let found = job_processes(&all);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [(-1, 0), own.key()]);
+        assert!(found[&(-1, 0)].is_ending && !found[&own.key()].is_ending && found[&own.key()].resident_kib > 0);
+        assert_eq!((found[&own.key()].job, &found[&own.key()].name), (5, &own.name));
+    }
+
+    #[test]
+    fn describes_victim_by_its_pid_unless_it_was_short_lived() {
+        assert_eq!(description(10, &process(5, 3 * 1024 + 512, true)), "process 10 (python3, 3 MiB)");
+        let (pid, victim) = short_lived(5);
+        assert_eq!(description(pid, &victim), "a short-lived process");
     }
 }

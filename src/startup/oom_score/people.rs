@@ -15,14 +15,14 @@ use sys::proc::{Processes, Role};
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
 const USER_SCORE: i32 = 500;
-/// Killed after its tasks but before the daemons: without slurmstepd a job cannot end cleanly.
+/// The value of a slurmstepd, which is killed after its tasks but before the daemons: without it a job cannot end cleanly.
 const STEP_SCORE: i32 = 250;
 /// Accounts with smaller IDs belong to the system.
 const FIRST_USER_UID: u32 = 1000;
 /// slurmctld's account, which has a larger ID in Debian.
 const SLURM: &str = "slurm";
 
-/// The users whose processes are killed last, including slurmctld's.
+/// The users whose processes are killed last, including slurmctld's user.
 pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
     let names = names.iter().map(String::as_str).chain([SLURM]);
     names.filter_map(|name| Some(User::from_name(name).ok()??.uid.as_raw())).collect()
@@ -37,7 +37,8 @@ pub(super) fn raise_scores(spared: &BTreeSet<u32>, processes: &Processes) {
             _ if !look::is_slurmd_or_descendant(process.pid) => None,
             (_, Role::Daemon) => None,
             (_, Role::Step(_)) => Some(STEP_SCORE),
-            // A thread of slurmd that has just forked has a name of its own until it becomes slurmstepd.
+            // Only below a slurmstepd: a process that a thread of slurmd has just forked is also `Other`, because it has the thread's name until it
+            // executes slurmstepd.
             (_, Role::Other) => processes.job(process).map(|_| USER_SCORE),
         };
         if let Some(value) = value {
@@ -46,8 +47,8 @@ pub(super) fn raise_scores(spared: &BTreeSet<u32>, processes: &Processes) {
     }
 }
 
-/// Raises the value, unless the process has ended or the kernel refuses. A root process with a negative value keeps it;
-/// slurmstepd sets one for itself if it may.
+/// Raises the value, unless the process has ended or the kernel refuses. A slurmstepd that has given itself a
+/// negative value keeps it.
 fn raise(file: &Path, score: i32) {
     let value = fs::read_to_string(file).ok().and_then(|value| value.trim().parse::<i32>().ok());
     if value.is_some_and(|value| value < score && (value >= 0 || score == USER_SCORE)) {

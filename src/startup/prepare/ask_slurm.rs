@@ -21,10 +21,11 @@ use sys::tool;
 /// Directory of the files to check, in the run directory.
 const DIRECTORY: &str = "check";
 
-/// slurmd's node name if slurm.conf names no node. No node of a cluster has this name, and it is never sent to the controller.
+/// slurmd's node name in a cluster of several containers, whose slurm.conf names no nodes. No node of a cluster has this name, and it is
+/// never sent to the controller.
 const NODE: &str = "slurminit-check";
 
-/// Fails with Slurm's own message, and the file and line that it refers to.
+/// Checks the planned files with `slurmd -G`. Fails with Slurm's own message, and with the file and line if the message refers to them.
 pub(super) fn ask_slurm(
     config: &Config,
     config_file: Option<&Path>,
@@ -52,7 +53,12 @@ pub(super) fn ask_slurm(
 
 fn cannot_check(directory: &Path, error: &io::Error) -> Refusal {
     let what = format!("the new files cannot be checked in {}: {error}", directory.display());
-    Refusal::new(exit_code::PREPARE, what, "Slurm has to check them there first", "make the run directory writable")
+    Refusal::new(
+        exit_code::PREPARE,
+        what,
+        "Slurm has to check new files before they are installed",
+        "make sure that `slurmd -G` can run and that the run directory is writable",
+    )
 }
 
 /// Writes the files, and links all other files of Slurm's directory, because the new files may include them.
@@ -74,7 +80,7 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the check and returns slurmd's error messages; `None` if there are none.
+/// Runs the check. Returns slurmd's standard error if the check fails; `None` if it succeeds or slurmd is not installed.
 fn parse(
     config: &Config,
     directory: &Path,
@@ -96,7 +102,7 @@ fn parse(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             report::warn(message!(
                 "files-not-checked",
-                "`{program}` not found; using the new files without Slurm's check",
+                "`{program}` not found, so Slurm cannot check the new files",
                 program
             ));
             Ok(None)
@@ -111,7 +117,8 @@ fn error_messages(stderr: &str) -> impl Iterator<Item = &str> {
     stderr.lines().filter_map(error_message)
 }
 
-/// The refusal if no line of the operator's files caused the error.
+/// The refusal if [`refusal`] finds no line that caused the error. It names the file, and the line, if Slurm's message contains a line
+/// number or a key of these files.
 fn general_refusal(stderr: &str, directory: &Path, files: &[Text], customized: &Customized) -> Refusal {
     let faults: Vec<String> =
         error_messages(stderr).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();
@@ -141,7 +148,7 @@ fn general_refusal(stderr: &str, directory: &Path, files: &[Text], customized: &
     Refusal::new(exit_code::CONFIG, format!("Slurm rejects the new files: {what}"), "reported by `slurmd -G`", &fix)
 }
 
-/// The key that a message of Slurm names, if the message names no line.
+/// The key that a message of Slurm names: one that is not recognized, or one whose value is invalid.
 fn key_in(fault: &str) -> Option<&str> {
     let named = fault.split_once("unrecognized key: ").map(|(_, key)| key);
     let key = named.or_else(|| Some(fault.split_once(" value (")?.0))?;

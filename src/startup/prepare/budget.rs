@@ -7,10 +7,10 @@ use super::Sources;
 use config::Config;
 use slurm::client::{Client, limit};
 
-/// The part of the time, in tenths, after which no further step begins. The rest is for undoing a refused reload.
+/// The fraction of the time, in tenths, after which no further step begins. The remaining time is for undoing a failed reload.
 const WORK: u32 = 9;
 
-/// The time budget for the steps of a preparation, each of which has a timeout of its own.
+/// The time budget for the steps of a preparation. Each step also has its own timeout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     total: Duration,
@@ -18,7 +18,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// The budget that PID 1 grants. PID 1 may use an older configuration.
+    /// The budget that PID 1 grants, which is also set in `config`: PID 1 may use an older configuration.
     pub(super) fn of(sources: &Sources<'_>, config: &mut Config) -> Self {
         config.supervise.prepare_timeout = sources.time_limit.or(config.supervise.prepare_timeout);
         Self::begin(config.supervise.prepare_timeout())
@@ -29,7 +29,7 @@ impl Budget {
         Self { total, work_until: Instant::now() + work(total) }
     }
 
-    /// The timeout of a step that may take `most`.
+    /// The timeout of a step that may take at most `most`.
     pub(super) fn timeout(&self, most: Duration) -> Duration {
         most.min(self.work_until.saturating_duration_since(Instant::now()))
     }
@@ -39,7 +39,7 @@ impl Budget {
         self.timeout(check(self.total))
     }
 
-    /// A client for one command.
+    /// A client whose timeout for each command is [`limit::RELOAD`], or the work time that is left now if it is shorter.
     pub(super) fn slurm(&self) -> Client<'static> {
         Client::with_timeout(self.timeout(limit::RELOAD))
     }

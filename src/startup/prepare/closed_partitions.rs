@@ -1,8 +1,8 @@
 //! Partitions that accept no new jobs while a reload removes them.
 //!
 //! PID 1 ends a reload that takes too long with SIGKILL. So the names are recorded in the run directory before the first partition is
-//! closed, and the next process opens the partitions that a killed one closed. That process is `slurminit prepare --reopen`, which PID 1
-//! then starts, or the next reload.
+//! closed, and the partitions that a killed reload closed are opened later: by `slurminit prepare --reopen`, which PID 1 then starts, or by
+//! the next reload.
 
 use std::path::Path;
 
@@ -31,12 +31,12 @@ impl<'a> ClosedPartitions<'a> {
             install::record_closed_partitions(closed.paths, root, names)?;
         }
         for name in names {
-            // Without slurmctld there are no new jobs either.
+            // Other errors are ignored: if slurmctld is not running, there are no new jobs.
             if let Err(QueryError::TimedOut(_)) = set_state(&budget.slurm(), name, "DRAIN") {
                 return Err(Refusal::new(
                     exit_code::FAILURE,
-                    format!("slurmctld did not close the partition {name}"),
-                    "a reload must not remove the partition of a new job",
+                    format!("slurmctld did not close the partition {name} in time"),
+                    "before a reload removes a partition, the partition must accept no new jobs",
                     "see `slurminit logs slurmctld`, then run `slurminit reload`",
                 ));
             }
@@ -44,11 +44,15 @@ impl<'a> ClosedPartitions<'a> {
         Ok(closed)
     }
 
-    /// Keeps the partitions closed: the new files are installed and no longer contain them.
+    /// Keeps the partitions closed: the new files are installed, and contain them only with State=DRAIN, if at all.
     pub(super) fn keep_closed(mut self) {
         self.is_kept_closed = true;
         if let Err(error) = install::forget_closed_partitions(self.paths, self.root) {
-            report::warn(message!("closed-partitions-not-forgotten", "{error}", error));
+            report::warn(message!(
+                "closed-partitions-not-forgotten",
+                "cannot remove the record of closed partitions: {error}",
+                error
+            ));
         }
     }
 }
@@ -61,12 +65,16 @@ impl Drop for ClosedPartitions<'_> {
     }
 }
 
-/// Opens the recorded partitions. Those that slurmctld does not open stay recorded.
+/// Opens the recorded partitions. Those that slurmctld has but does not open remain recorded.
 pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
     let names = match install::closed_partitions(paths, root) {
         Ok(names) => names,
         Err(error) => {
-            report::warn(message!("closed-partitions-not-read", "{error}", error));
+            report::warn(message!(
+                "closed-partitions-not-read",
+                "cannot read the record of closed partitions: {error}",
+                error
+            ));
             return;
         }
     };
@@ -77,7 +85,7 @@ pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
         .into_iter()
         .filter(|name| match set_state(slurm, name, "UP") {
             Ok(()) => false,
-            // slurmctld has started meanwhile, with another slurm.conf.
+            // slurmctld uses another slurm.conf by now, without this partition.
             Err(QueryError::Failed { output, .. }) => !output.contains("Invalid partition"),
             Err(_) => true,
         })
@@ -87,7 +95,11 @@ pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
         false => install::record_closed_partitions(paths, root, &failed),
     };
     if let Err(error) = recorded {
-        report::warn(message!("closed-partitions-not-forgotten", "{error}", error));
+        report::warn(message!(
+            "closed-partitions-not-forgotten",
+            "cannot update the record of closed partitions: {error}",
+            error
+        ));
     }
     if !failed.is_empty() {
         report::error(message!(
@@ -100,4 +112,30 @@ pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
 
 fn set_state(slurm: &Client<'_>, partition: &str, state: &str) -> Result<(), QueryError> {
     slurm.update(&format!("PartitionName={partition}"), &[format!("State={state}")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_slurm::FakeSlurm;
+
+    #[test]
+    fn partition_stays_recorded_until_slurmctld_opens_it_or_has_lost_it() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("run/slurminit")).unwrap();
+        let paths = Paths::default();
+        let names = ["a", "b", "c"].map(str::to_owned);
+        install::record_closed_partitions(&paths, root.path(), &names).unwrap();
+        let slurm = FakeSlurm::new(&[
+            ("scontrol update PartitionName=a State=UP", Ok("")),
+            ("scontrol update PartitionName=b State=UP", Err("Invalid partition name specified")),
+            ("scontrol update PartitionName=c State=UP", Err("slurm_update error: Unable to contact slurm controller")),
+        ]);
+        reopen(&paths, root.path(), &Client::with_runner(&slurm.run()));
+        assert_eq!(slurm.commands("").len(), 3);
+        assert_eq!(install::closed_partitions(&paths, root.path()).unwrap(), ["c"]);
+        let slurm = FakeSlurm::new(&[("scontrol update PartitionName=c State=UP", Ok(""))]);
+        reopen(&paths, root.path(), &Client::with_runner(&slurm.run()));
+        assert_eq!(install::closed_partitions(&paths, root.path()).unwrap(), [""; 0]);
+    }
 }

@@ -1,5 +1,5 @@
-//! Creates the directories that the user's slurm.conf sets for the daemons. Slurm creates at most the last part of a path, and
-//! slurmctld exits if its user cannot write there.
+//! Creates the directories that the user's slurm.conf, or `[slurm.conf]` in slurminit.toml, sets for the daemons. Slurm creates at most the
+//! last component of a path, and slurmctld exits if its user cannot write to the directory.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use model::exit_code;
 use model::inventory::{Finding, Kind};
 use plan::{DEFAULT_STATE_DIRECTORY, FileName, Refusal, UserFile};
 
-/// Creates missing directories. `config` names slurmctld's user.
+/// Creates each daemon's directories, or gives empty ones to the daemon's user. `config` names slurmctld's user.
 pub(super) fn make(
     config: &Config,
     sources: &Sources<'_>,
@@ -41,7 +41,9 @@ pub(super) fn make(
         findings.extend(made.map_err(|error| {
             let culprit = planned.customized.culprit(config, key);
             let (what, _) = locate_fault(sources.config, culprit.as_ref(), &format!("{key}={value}: {error}"));
-            let fix = format!("set {key} to a directory that exists or that root can create, or remove {key}");
+            let fix = format!(
+                "set {key} to an empty directory, to one that {daemon}'s user owns, or to one that root can create; or remove {key}"
+            );
             Refusal::new(exit_code::CONFIG, what, format!("{daemon} exits if it cannot write there"), fix)
         })?);
     }

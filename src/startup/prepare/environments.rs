@@ -1,8 +1,8 @@
 //! Writes each user's login environment for Slurm.
 //!
-//! slurmd needs it for `sbatch --export=NONE` and the like, and would run `su - USER` in namespaces of its own.
-//! Without CAP_SYS_ADMIN the kernel refuses those, and slurmd exits. With `GetEnvTimeout=0` it reads
-//! these files instead.
+//! slurmd needs it for `sbatch --export=NONE` and the like, and would run `su - USER` in new namespaces.
+//! Without CAP_SYS_ADMIN the kernel refuses to create namespaces, and slurmd exits. With `GetEnvTimeout=0`,
+//! which Slurm 25.05 removed, slurmd reads these files instead.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ use model::message;
 use plan::FileName;
 use sys::{report, under, users};
 
-/// Writes the files to the state directory of the installed slurm.conf. Drops root's rights in this process.
+/// Creates the directories for container images, and writes the environments to the state directory of the installed slurm.conf. Drops
+/// root's rights in this process.
 pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let config = load_config::load(config)?;
     let slurm_conf = config.paths.slurm.join(FileName::SlurmConf.as_str());
@@ -35,7 +36,7 @@ fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow:
     if !is_closed && !users::is_nss_local() {
         report::warn(message!(
             "bundles-without-lists",
-            "{directory} has no access control lists, so users of a directory service run no images; mount a tmpfs at /run",
+            "the file system of {directory} does not support access control lists, so users from a directory service (LDAP, SSSD) cannot run images; mount a tmpfs at /run",
             directory = config.paths.run.display()
         ));
     }
@@ -43,7 +44,7 @@ fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow:
     // A directory that cannot be created, for example on a read-only file system, is reported by the first import.
     if let Err(error) = images.create() {
         if error.is_untrusted() && images.path().exists() {
-            report::warn(message!("images-untrusted", "no image that root imported is used: {error}", error));
+            report::warn(message!("images-untrusted", "images imported by root will not be used: {error}", error));
         }
     }
     Ok(())

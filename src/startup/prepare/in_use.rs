@@ -13,12 +13,12 @@ use model::queued_job::QueuedJob;
 use plan::in_use;
 use plan::in_use::{InUse, RemovedNode, RemovedPartition, Saved};
 use plan::{FileName, Refusal};
-use slurm::client::Jobs;
+use slurm::client::{Client, Jobs};
 use slurm::error::QueryError;
 use sys::report;
 use sys::trusted_path;
 
-/// Whether slurmctld of this container reads the slurm.conf of this container.
+/// Whether a slurmctld in this container reads this container's slurm.conf.
 fn has_slurmctld(config: &Config) -> bool {
     matches!(config.role, Role::All | Role::Controller)
 }
@@ -57,14 +57,14 @@ impl KeptEntry {
             None => Finding::warning(
                 Kind::Settings,
                 format!("{what} is no longer configured; kept with State={state} for {jobs}"),
-                "without it slurmctld would end them as NODE_FAIL",
-                "none needed: the next reload or start after these jobs have ended removes it; to end them now, use scancel",
+                "without this entry slurmctld would end the jobs as NODE_FAIL",
+                "no action: the next reload or start after these jobs have ended removes it; to end them now, use scancel",
             ),
             Some(own) => Finding::error(
                 Kind::OwnFiles,
-                format!("{own} no longer contains {what}; slurmctld would end its {jobs} as NODE_FAIL"),
-                "slurminit does not change your slurm.conf, and slurmctld ends a job without its partition or nodes",
-                format!("keep its line there with State={state} until its jobs have ended"),
+                format!("{own} no longer contains {what}; slurmctld ends its {jobs} as NODE_FAIL"),
+                "slurminit does not change your slurm.conf, and slurmctld ends a job whose partition or nodes are no longer configured",
+                format!("next time, keep its line in that file, with State={state}, until its jobs have ended"),
             ),
         }
     }
@@ -96,15 +96,16 @@ fn keep(
     kept
 }
 
-/// The partitions that a reload keeps, and those that it removes.
+/// The partitions and nodes that a reload keeps, and the partitions that it removes.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) entries: Vec<KeptEntry>,
-    /// Partitions without jobs that accept new ones.
+    /// The partitions that the reload removes. They accept new jobs, but no job uses them.
     pub(super) removed: Vec<String>,
 }
 
-/// At a reload: keeps the partitions of jobs, and fails if jobs would lose another resource.
+/// At a reload: keeps the partitions of jobs, and nodes that were already kept for jobs. Fails if jobs would still lose a
+/// partition or a node.
 pub(super) fn keep_at_reload(
     config: &Config,
     root: &Path,
@@ -118,7 +119,7 @@ pub(super) fn keep_at_reload(
         return Ok(Kept::default());
     }
     nodes.retain(|node| node.is_kept);
-    let used = InUse { jobs: jobs(budget)?, saved: saved(config, root, planned) };
+    let used = InUse { jobs: jobs(&budget.slurm())?, saved: saved(config, root, planned) };
     let is_removed = |gone: &&RemovedPartition| gone.is_up && gone.using_jobs(&used).is_none();
     let removed = partitions.iter().filter(is_removed).map(|gone| gone.name.clone()).collect();
     let entries = keep(former, planned, partitions, nodes, &used);
@@ -129,28 +130,28 @@ pub(super) fn keep_at_reload(
     Ok(Kept { entries, removed })
 }
 
-/// Fails if users whose accounts a reload removes have jobs.
-pub(super) fn check_accounts_in_use(config: &Config, root: &Path, budget: &Budget) -> Result<(), Refusal> {
+/// Fails if the reload would remove the account of a user who still has jobs.
+pub(super) fn check_accounts_in_use(config: &Config, root: &Path, client: &Client<'_>) -> Result<(), Refusal> {
     let leaving = install::removed_users(config, root)?;
     if leaving.is_empty() {
         return Ok(());
     }
-    let jobs = jobs(budget)?.unwrap_or_default();
+    let jobs = jobs(client)?.unwrap_or_default();
     for (uid, name) in leaving {
         let own_jobs: Vec<String> = jobs.iter().filter(|job| job.uid == uid).map(|job| job.id.clone()).collect();
         if !own_jobs.is_empty() {
             return Err(Refusal::new(
                 exit_code::FAILURE,
                 format!("the user {name} is no longer configured, but has jobs: {}", in_use::job_list(&own_jobs)),
-                "slurmctld starts no job of a user without an account",
-                format!("run `slurminit reload` when they have ended, or end them: scancel --user={uid}"),
+                "slurmctld cannot start the jobs of a user without an entry in passwd",
+                format!("run `slurminit reload` when these jobs have ended; to end them now, use scancel --user={uid}"),
             ));
         }
     }
     Ok(())
 }
 
-/// The texts of slurmctld's saved state. slurmctld reads the older file if the newer one is missing.
+/// The texts of slurmctld's saved jobs, from both copies: slurmctld reads the older file if the newer one is missing.
 fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
     let (state, mut saved) = (state_directory(config, root, &planned.files), Saved::default());
     let directory = match trusted_path::open(Path::new("/"), &state) {
@@ -167,19 +168,80 @@ fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
     saved
 }
 
-/// All jobs that have not ended; `None` without a controller.
-fn jobs(budget: &Budget) -> Result<Option<Vec<QueuedJob>>, Refusal> {
-    match budget.slurm().jobs(&Jobs { options: &["--all", "--sort=i"], ..Jobs::default() }) {
+/// All jobs that have not ended; `None` if the query fails without a timeout, for example because no controller is running.
+fn jobs(client: &Client<'_>) -> Result<Option<Vec<QueuedJob>>, Refusal> {
+    match client.jobs(&Jobs { options: &["--all", "--sort=i"], ..Jobs::default() }) {
         Ok(jobs) => Ok(Some(jobs)),
         Err(QueryError::TimedOut(_)) => Err(Refusal::new(
             exit_code::FAILURE,
-            "slurmctld does not report the jobs",
+            "slurmctld did not respond in time, so it is unknown which jobs exist",
             "a reload must not remove resources of jobs",
             "see `slurminit logs slurmctld`, then run `slurminit reload`",
         )),
         Err(error) => {
-            report::warn(message!("jobs-not-checked", "not checked which jobs exist: {error}", error));
+            report::warn(message!("jobs-not-checked", "cannot check which jobs exist: {error}", error));
             Ok(None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_slurm::FakeSlurm;
+    use model::inventory::Severity;
+    use sys::tool::answer::Answer;
+
+    #[test]
+    fn reload_without_controller_ignores_jobs_and_refuses_silent_one() {
+        let slurm = FakeSlurm::new(&[("squeue", Ok("7|7|RUNNING|1|0:10|main|alice|1501|c1|||(null)|None|N/A"))]);
+        let found = jobs(&Client::with_runner(&slurm.run())).unwrap().unwrap();
+        assert_eq!(found.iter().map(|job| (job.number, job.uid)).collect::<Vec<_>>(), [(7, 1501)]);
+        assert!(slurm.commands("squeue")[0].contains("--all --sort=i"), "{:?}", slurm.commands(""));
+        assert_eq!(jobs(&Client::with_runner(&|_, _| Answer::Missing)).unwrap(), None);
+        let refused = jobs(&Client::with_runner(&|_, _| Answer::Silent)).unwrap_err();
+        assert_eq!(refused.finding.what, "slurmctld did not respond in time, so it is unknown which jobs exist");
+    }
+
+    #[test]
+    fn finding_names_kept_entry_and_its_jobs() {
+        let kept = |own: Option<&str>, jobs: &[&str]| {
+            let jobs = jobs.iter().map(ToString::to_string).collect();
+            let kept = KeptEntry { what: "the node c1".to_owned(), state: "DOWN", jobs, own: own.map(str::to_owned) };
+            (kept.finding().what, kept.finding().severity)
+        };
+        let generated = "the node c1 is no longer configured; kept with State=DOWN for jobs 7, 8";
+        assert_eq!(kept(None, &["7", "8"]), (generated.to_owned(), Severity::Warning));
+        let own = "/config/slurm.conf no longer contains the node c1; slurmctld ends its saved jobs as NODE_FAIL";
+        assert_eq!(kept(Some("/config/slurm.conf"), &[]), (own.to_owned(), Severity::Error));
+    }
+
+    #[test]
+    fn account_of_user_with_jobs_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write(
+            "etc/passwd",
+            "root:x:0:0:root:/root:/bin/sh\nalice:x:1501:1501:made by slurminit:/home/alice:/bin/bash\n",
+        );
+        write("etc/group", "root:x:0:\nalice:x:1501:\n");
+        let alice = "[[user]]\nname = 'alice'\nuid = 1501\n";
+        let job = |id: u32, uid: u32| format!("{id}|{id}|RUNNING|1|0:10|main|alice|{uid}|c1|||(null)|None|N/A\n");
+        for (toml, queue, jobs, queries) in [
+            (alice, job(7, 1501), None, 0),
+            ("", job(7, 1502), None, 1),
+            ("", job(7, 1501) + &job(8, 1502) + &job(9, 1501), Some("7, 9"), 1),
+        ] {
+            let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+            let slurm = FakeSlurm::new(&[("squeue", Ok(&queue))]);
+            let refused = check_accounts_in_use(&config, root.path(), &Client::with_runner(&slurm.run())).err();
+            let expected = jobs.map(|jobs| format!("the user alice is no longer configured, but has jobs: {jobs}"));
+            assert_eq!(refused.map(|refusal| refusal.finding.what), expected);
+            assert_eq!(slurm.commands("squeue").len(), queries);
         }
     }
 }

@@ -34,3 +34,19 @@ pub(super) fn install(config: &Config, root: &Path, budget: &Budget) -> Result<M
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_key_of_another_container_until_timeout() {
+        let root = tempfile::tempdir().unwrap();
+        let toml = "role = 'compute'\n[daemon.munged]\nuser = 'nobody'\n";
+        let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+        let (begin, total) = (Instant::now(), Duration::from_millis(200));
+        let error = install(&config, root.path(), &Budget::begin(total)).unwrap_err();
+        assert!(matches!(error, InstallError::NoKey { .. }), "{error}");
+        assert!(begin.elapsed() >= total * 9 / 10);
+    }
+}

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use model::inventory::{Finding, Kind};
 
-/// Turns memory.oom.group off, and returns messages about it. Doctor's check of the start reports what cannot be written.
+/// Turns memory.oom.group off, and returns a message about it. If a file cannot be written, the check of `slurminit doctor` that each start
+/// runs reports it.
 pub(super) fn turn_off(root: &Path) -> Option<Finding> {
     let files = probe::memory::oom_groups(root);
     let written = files.iter().filter(|file| fs::write(file, "0").is_ok()).count();
@@ -14,7 +15,7 @@ pub(super) fn turn_off(root: &Path) -> Option<Finding> {
         Finding::info(
             Kind::OomGroup,
             "memory.oom.group was 1; set to 0",
-            "with it an OOM kill ends the container and all its jobs; the kubelet sets it since 1.28",
+            "with 1, an OOM kill ends the container and all its jobs; the kubelet sets 1 since Kubernetes 1.28",
             "nothing to do",
         )
     })

@@ -31,7 +31,7 @@ pub struct ReloadEffect {
     pub difference: String,
     /// Changed tables that take effect only at the next start.
     pub deferred: Vec<String>,
-    /// The partitions that are kept for their jobs.
+    /// The partitions and nodes that are kept for their jobs.
     pub kept: Vec<KeptEntry>,
     /// The partitions that the reload removes.
     removed: Vec<String>,
@@ -40,7 +40,7 @@ pub struct ReloadEffect {
     node: String,
 }
 
-/// Prepares a reload. Nothing is written unless everything can be applied.
+/// Prepares a reload. Nothing is installed unless all checks succeed.
 pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let (mut config, host_accounts) = load_with_accounts(sources)?;
     exposure::check(&config, sources.root)?;
@@ -83,7 +83,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
         prepared.findings.push(finding);
     }
     if account_files(sources.root) != before {
-        prepared.news.push("the accounts".to_owned());
+        prepared.news.push("the users and groups".to_owned());
     }
     if keys_changed {
         prepared.news.push("the public keys".to_owned());
@@ -98,7 +98,7 @@ fn deferred_isolation(config: &Config, inventory: &Inventory) -> Option<Finding>
         && inventory.usable_gpus().next().is_some();
     is_later.then(|| {
         let cause = "jobs may have opened the device files, so a reload does not change them";
-        let fix = "restart the container (docker restart): the start isolates the GPUs";
+        let fix = "restart the container (docker restart); the GPUs are isolated at the start";
         Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, fix)
     })
 }
@@ -108,7 +108,7 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     let root = Path::new("/");
     let kept = match install::read_start_only(&config.paths, root)? {
         Some(kept) => kept,
-        // The run directory itself may have changed.
+        // The configured run directory may have changed since the start.
         None => install::read_start_only(&Paths::default(), root)?.unwrap_or_default(),
     };
     let mut kept = kept.lines();
@@ -133,7 +133,7 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     Ok(effect)
 }
 
-/// Runs every check that could refuse the change.
+/// Checks the planned change: its files with Slurm, the disk for slurmctld's state, and the jobs that it would harm.
 fn check(
     config: &Config,
     config_file: Option<&Path>,
@@ -148,19 +148,21 @@ fn check(
         }
     }
     if effect.change.gres {
-        check_no_job_holds_gpus(budget)?;
+        check_no_job_holds_gpus(&budget.slurm())?;
     }
     if effect.change.node {
-        check_no_job_is_on(&effect.node, budget)?;
+        check_no_job_is_on(&effect.node, &budget.slurm())?;
     }
-    check_accounts_in_use(config, root, budget)
+    check_accounts_in_use(config, root, &budget.slurm())
 }
 
-/// Checks that slurmctld can save its jobs, because its successor has only the saved ones.
+/// Checks that slurmctld can save its jobs: the slurmctld that starts next reads only the saved jobs.
 fn check_state_disk(state: &Path) -> Result<(), Refusal> {
     state_disk::try_to_save(state).map_err(|error| {
-        let (cause, fix) =
-            ("this change restarts slurmctld, which would lose jobs", "follow the message above, then reload again");
+        let (cause, fix) = (
+            "this change restarts or reconfigures slurmctld, which would then lose jobs",
+            "correct this problem, then reload again",
+        );
         Refusal::new(exit_code::PREPARE, error, cause, fix)
     })
 }
@@ -183,7 +185,7 @@ pub fn restore(sources: &Sources<'_>, files: &[FileName]) -> Result<(), Refusal>
     Ok(install::restore_applied(&paths, sources.root, files)?)
 }
 
-/// The changed tables that take effect only at the next start.
+/// The changed tables that take effect only at the next start. Fails if a reload is impossible because of one of them.
 fn deferred(config: &Config, held: Option<&StartOnlyTables>) -> Result<Vec<String>, Refusal> {
     let changed = held.map(|held| held.changed(&StartOnlyTables::of(config))).unwrap_or_default();
     let needed: Vec<&str> =
@@ -195,11 +197,11 @@ fn deferred(config: &Config, held: Option<&StartOnlyTables>) -> Result<Vec<Strin
 }
 
 fn restart_required(what: &str) -> Refusal {
-    let cause = "slurminit and the daemons keep it until the container restarts";
+    let cause = "slurminit and the daemons keep the previous values until the container restarts";
     Refusal::new(exit_code::CONFIG, what, cause, "restart the container (docker restart), or revert the change")
 }
 
-/// Plans, renders, and compares with the files that the daemons use.
+/// Plans and renders the new files, and compares them with the files that the daemons use.
 fn plan_effect(
     config: &Config,
     config_file: Option<&Path>,
@@ -212,11 +214,11 @@ fn plan_effect(
     let container_name = inventory.container_name.clone().or(current_name);
     let inventory = &Inventory { container_name, ..inventory.clone() };
     let mut config = config.clone();
-    // Running jobs may open their GPUs' files again, so files that are open to users stay so until the next start.
+    // Running jobs may open their GPUs' device files again, so files that are open to all users are not closed before the next start.
     config.gpu.isolate = Some(config.isolates_gpus() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
     let mut planned = plan_files(config, config_file, inventory, root)?;
-    // At a start these are only logged errors, because no job can be lost. Here they refuse the reload.
+    // At a start these errors are only logged, because no job can be lost. A reload is refused because of them.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
         return Err(Refusal { exit_code: exit_code::CONFIG, finding: fault.clone() });
     }
@@ -229,13 +231,10 @@ fn plan_effect(
     let mut change = plan::change(&old, &planned.files);
     if config.has_dynamic_node() {
         let now = render::dynamic_node(&planned.plan);
-        if let Some(registered) = registered_node(config, root).filter(|registered| *registered != now) {
-            if config.autoscale.has(&name) || without_features(&registered).eq(without_features(&now)) {
-                return Err(restart_required(&format!(
-                    "this node has changed since its registration: from {registered} to {now}"
-                )));
+        if let Some(registered) = registered_node(config, root) {
+            if registers_again(&registered, &now, config.autoscale.has(&name))? {
+                change.renew_node(&registered, &now);
             }
-            change.renew_node(&registered, &now);
         }
     }
     if !change.start_only.is_empty() {
@@ -243,6 +242,18 @@ fn plan_effect(
     }
     let difference = difference(&old, &planned.files);
     Ok(ReloadEffect { difference, deferred: Vec::new(), kept, removed, planned, change, node: name })
+}
+
+/// Whether slurmd registers again, because the hardware in its node line has changed. Fails if the changed line takes effect only at a start
+/// of the container: if the node is autoscaled, or if only its features have changed.
+fn registers_again(registered: &str, now: &str, is_autoscaled: bool) -> Result<bool, Refusal> {
+    let is_changed = registered != now;
+    if is_changed && (is_autoscaled || without_features(registered).eq(without_features(now))) {
+        return Err(restart_required(&format!(
+            "this node has changed since its registration: from {registered} to {now}"
+        )));
+    }
+    Ok(is_changed)
 }
 
 /// The node line with which slurmd registered.
@@ -264,4 +275,66 @@ fn difference(old: &[Text], new: &[Text]) -> String {
         all.push_str(&lines.unified_diff().context_radius(0).header(&from, &to).to_string());
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::Gpu;
+
+    #[test]
+    fn reload_that_would_isolate_open_gpus_waits_for_next_start() {
+        let gpu = Gpu { device_file: Some("/dev/nvidia0".into()), ..Gpu::default() };
+        let found = |isolate, device_files, gpus: &[Gpu]| {
+            let mut config = Config::default();
+            config.gpu.isolate = Some(isolate);
+            let inventory = Inventory { device_files, gpus: gpus.to_vec(), ..Inventory::default() };
+            deferred_isolation(&config, &inventory).map(|finding| finding.what)
+        };
+        let later = "every user may open every GPU until the next start";
+        assert_eq!(found(true, DeviceFiles::Open, std::slice::from_ref(&gpu)).as_deref(), Some(later));
+        for (isolate, device_files, gpus) in [
+            (false, DeviceFiles::Open, std::slice::from_ref(&gpu)),
+            (true, DeviceFiles::Closed, std::slice::from_ref(&gpu)),
+            (true, DeviceFiles::Open, &[]),
+        ] {
+            assert_eq!(found(isolate, device_files, gpus), None, "{isolate} {device_files:?}");
+        }
+    }
+
+    #[test]
+    fn features_do_not_count_as_hardware_of_node() {
+        let hardware = |node| without_features(node).collect::<Vec<_>>();
+        assert_eq!(hardware("CPUs=4 Feature=a,b RealMemory=8000"), ["CPUs=4", "RealMemory=8000"]);
+    }
+
+    #[test]
+    fn changed_hardware_registers_again_unless_node_is_autoscaled() {
+        let before = "CPUs=4 Feature=a";
+        for (now, is_autoscaled, expected) in [
+            (before, false, Some(false)),
+            (before, true, Some(false)),
+            ("CPUs=8 Feature=a", false, Some(true)),
+            ("CPUs=8 Feature=b", false, Some(true)),
+            ("CPUs=8 Feature=a", true, None),
+            ("CPUs=4 Feature=b", false, None),
+        ] {
+            assert_eq!(registers_again(before, now, is_autoscaled).ok(), expected, "{now} {is_autoscaled}");
+        }
+    }
+
+    #[test]
+    fn reads_registered_node_from_status_of_pid_1() {
+        let root = tempfile::tempdir().unwrap();
+        let config = Config::default();
+        assert_eq!(registered_node(&config, root.path()), None);
+        let prepared = Prepared { dynamic_node: Some("CPUs=4".to_owned()), ..Prepared::default() };
+        let snapshot = machine::Snapshot { prepared: Some(prepared), ..machine::Snapshot::default() };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let status = machine::Status { version, process: sys::proc::own_id(), started_ms: 0, snapshot };
+        let run = sys::under(root.path(), &config.paths.run);
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::write(run.join("status.json"), serde_json::to_string(&status).unwrap()).unwrap();
+        assert_eq!(registered_node(&config, root.path()).as_deref(), Some("CPUs=4"));
+    }
 }

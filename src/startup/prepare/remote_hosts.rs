@@ -8,7 +8,7 @@ use probe::name_service;
 
 /// How long the lookups of all hosts may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// How long slurmctld tries each host (24.11, `xgetaddrinfo`).
+/// How long slurmctld tries to look up each host, in seconds (24.11, `xgetaddrinfo`).
 const SLURMCTLD_TRIES: u64 = 10;
 /// The maximum number of hosts to list.
 const MAX_LISTED: usize = 8;
@@ -25,9 +25,11 @@ pub(super) fn check(hosts: &[RemoteHost], limit: Duration) -> Option<Finding> {
         if missing.len() > MAX_LISTED { format!(", and {} more", missing.len() - MAX_LISTED) } else { String::new() };
     let what = format!("hosts without an address: {}{rest}", listed.collect::<Vec<_>>().join(", "));
     let seconds = SLURMCTLD_TRIES * u64::try_from(missing.len()).unwrap_or(u64::MAX);
-    let cause = format!("slurmctld tries each for {SLURMCTLD_TRIES} s, so its start takes at least {seconds} s longer");
-    let fix = "write NodeAddr=ADDRESS in that line, start the container with --add-host NAME:ADDRESS, or remove hosts that this \
-                  cluster does not have";
+    let cause =
+        format!("slurmctld looks up each for {SLURMCTLD_TRIES} s, so its start takes at least {seconds} s longer");
+    let fix = "write the address in the line of each host (for a node, NodeAddr=ADDRESS; for a controller, SlurmctldHost=NAME(ADDRESS); for \
+               slurmdbd, AccountingStorageHost=ADDRESS or AccountingStorageBackupHost=ADDRESS), start the container with --add-host \
+               NAME:ADDRESS, or remove hosts that this cluster does not have";
     Some(Finding::warning(Kind::OwnFiles, what, cause, fix))
 }
 

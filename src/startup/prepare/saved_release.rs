@@ -27,10 +27,10 @@ pub(super) fn check(config: &Config, root: &Path, files: &[Text], inventory: &In
     let state = state_directory(config, root, files);
     let (Some(installed), Some((oldest, newest))) = (inventory.slurm.version, releases(&state)) else { return Ok(()) };
     if newest > installed.protocol() {
-        return Err(refusal(&state, installed, newest, "a newer Slurm wrote it"));
+        return Err(refusal(&state, installed, newest, "that release is newer"));
     }
     if oldest < installed.oldest_protocol() {
-        return Err(refusal(&state, installed, oldest, "it is too old"));
+        return Err(refusal(&state, installed, oldest, "that release is too old"));
     }
     if newest < installed.protocol() {
         report_upgrade(config, installed, newest);
@@ -59,13 +59,13 @@ fn release(file: &[u8]) -> Option<u8> {
 
 fn release_name(release: u8) -> String {
     let known = SlurmVersion::of_protocol(release);
-    known.map_or_else(|| format!("an unknown release (protocol {release})"), |version| version.to_string())
+    known.map_or_else(|| format!("(protocol {release})"), |version| version.to_string())
 }
 
 fn refusal(state: &Path, installed: SlurmVersion, saved: u8, why: &str) -> Refusal {
     let state = state.display();
     let writer = release_name(saved);
-    let what = format!("Slurm {installed} cannot read the saved jobs in {state}, which Slurm {writer} wrote: {why}");
+    let what = format!("Slurm {installed} cannot read the saved state in {state}, which Slurm {writer} wrote: {why}");
     let cause = "slurmctld would exit, or lose the jobs";
     let discard = "to discard the jobs, remove the state volume";
     let fix = match (saved > installed.protocol(), SlurmVersion::latest_that_reads(saved)) {
@@ -73,9 +73,14 @@ fn refusal(state: &Path, installed: SlurmVersion, saved: u8, why: &str) -> Refus
             "use an image with Slurm {} or newer, or restore the backup from before the upgrade; {discard}",
             release_name(saved)
         ),
-        (false, Some(between)) => format!("start an image with Slurm {between} once, which converts it; {discard}"),
+        (false, Some(between)) => {
+            format!("start an image with Slurm {between} once to convert the saved state; {discard}")
+        }
         (false, None) => {
-            format!("no supported release reads it: let the jobs end in the image that wrote it; {discard}")
+            format!(
+                "no supported release can convert it: let the jobs end in the image that wrote the saved state, then remove the state volume; \
+                 {discard} now"
+            )
         }
     };
     Refusal::new(exit_code::CONFIG, what, cause, fix)
@@ -142,7 +147,10 @@ mod tests {
     fn refuses_too_old_state_and_names_intermediate_release() {
         let refusal = checked((24, 11), &[("job_state", &head(38))]).unwrap_err();
         assert_eq!(refusal.exit_code, exit_code::CONFIG);
-        assert!(refusal.finding.what.contains("22.05") && refusal.finding.fix.contains("that wrote it"), "{refusal:?}");
+        assert!(
+            refusal.finding.what.contains("22.05") && refusal.finding.fix.contains("that wrote the saved state"),
+            "{refusal:?}"
+        );
         let refusal = checked((25, 11), &[("job_state", &head(40))]).unwrap_err();
         assert!(refusal.finding.what.contains("23.11") && refusal.finding.fix.contains("24.11"), "{refusal:?}");
         assert!(checked((26, 5), &[("job_state", &head(41))]).unwrap_err().finding.fix.contains("25.11"));

@@ -1,4 +1,4 @@
-//! Ends the processes that a job left behind, within a second.
+//! Ends the processes that a job left behind, in about a second at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,7 @@ use model::message::Report;
 
 /// The time limit. After it, only the last rounds of SIGKILL follow.
 const DEADLINE: Duration = Duration::from_millis(700);
-/// The timeout for reading evidence, because processes can block it.
+/// The timeout for reading evidence, because a process can block reads of its memory.
 const EVIDENCE_TIMEOUT: Duration = Duration::from_millis(150);
 /// The wait after SIGTERM.
 const SIGTERM_WAIT: Duration = Duration::from_millis(250);
@@ -26,8 +26,8 @@ const SIGTERM_WAIT: Duration = Duration::from_millis(250);
 const SIGKILL_WAIT: Duration = Duration::from_millis(20);
 /// The wait after a round of SIGKILL past the deadline.
 const LATE_SIGKILL_WAIT: Duration = Duration::from_millis(60);
-/// The number of empty scans that prove that no leftovers exist. A process that keeps forking and exiting may escape a
-/// single scan: its PID is gone before it is read.
+/// The maximum number of consecutive scans without leftovers before the search ends. A single scan may miss a process that keeps forking
+/// and exiting: its PID no longer exists when it is read.
 const EMPTY_SCANS: usize = 8;
 /// The maximum number of processes to name in the log; the others are counted.
 const MAX_NAMED: usize = 10;
@@ -58,7 +58,7 @@ struct Search<'a> {
     mark: Mark,
     until: Instant,
     evidence: BTreeMap<i32, Evidence>,
-    /// All processes found so far, with their names.
+    /// All leftovers found so far, with their names.
     found: BTreeMap<i32, String>,
     /// Whether the user has no other processes in this container than leftovers.
     user_has_only_leftovers: bool,
@@ -67,7 +67,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Inspects all processes, and returns the leftovers.
     fn scan(&mut self) -> Vec<Process> {
-        // A PID that is dead in two scans in a row is a zombie, and hides no leftover.
+        // If the same PIDs are dead in two consecutive scans, they are zombies and hide no leftover.
         let mut known_dead = Vec::new();
         for _ in 0..EMPTY_SCANS {
             let (left, dead) = self.scan_once();
@@ -79,7 +79,7 @@ impl Search<'_> {
         Vec::new()
     }
 
-    /// The leftovers of one scan, and the PIDs that ended between being listed and being read.
+    /// The leftovers of one scan, and the PIDs of zombies, of exiting processes and of processes that ended before they were read.
     fn scan_once(&mut self) -> (Vec<Process>, Vec<i32>) {
         let (all, mut dead) = look::processes(self.mark, self.job.uid);
         let suspects = all.suspects(self.job);
@@ -103,9 +103,9 @@ impl Search<'_> {
         (left, dead)
     }
 
-    /// Kills these processes and their descendants until none is left or the deadline has passed; returns what is left.
+    /// Kills these processes and their descendants until none is left, or until the last rounds after the deadline. Returns the survivors.
     fn kill(&mut self, mut left: Vec<Process>) -> Vec<Process> {
-        // Children of a dying process are found only after its death.
+        // Several rounds, because the children of a dying process are found only after its death.
         let mut last_rounds = 3;
         while !left.is_empty() && last_rounds > 0 {
             let is_late = Instant::now() >= self.until;
@@ -126,7 +126,7 @@ impl Search<'_> {
 
     fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<Report> {
         let job = self.job.id;
-        let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM and SIGKILL" };
+        let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM or SIGKILL" };
         let surviving_pids: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
         let mut ended: Vec<(&i32, &String)> =
             self.found.iter().filter(|(pid, _)| !surviving_pids.contains(pid)).collect();
@@ -160,7 +160,7 @@ impl Search<'_> {
         if ended.len() > MAX_NAMED {
             reports.push(Report::warn(message!(
                 "leftovers-ended",
-                "job {job} of {user} left {count} more processes behind: {how}",
+                "job {job} of {user} left more processes behind ({count}): {how}",
                 job,
                 user,
                 count = ended.len() - MAX_NAMED,
@@ -170,18 +170,21 @@ impl Search<'_> {
         if let Some(survivor) = left.first() {
             reports.push(Report::error(message!(
                 "leftovers-survive",
-                "job {job} of {user} left {count} processes that survive SIGKILL and may hold its GPUs: {pid} ({name})",
+                "job {job} of {user} left processes that survive SIGKILL and may hold its GPUs: {pid} ({name}); {count} in all",
                 job,
                 user,
                 count = left.len(),
                 pid = survivor.pid,
                 name = survivor.name
             )));
-            reports.push(Report::info(message!(
-                "leftovers-to-kill",
-                "to kill all processes of {user}: docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'",
-                user
-            )));
+            // As root, this command would kill the processes of all users.
+            if survivor.uid != 0 {
+                reports.push(Report::info(message!(
+                    "leftovers-to-kill",
+                    "to kill all processes of {user}: docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'",
+                    user
+                )));
+            }
         }
         reports
     }
@@ -207,11 +210,99 @@ fn signal_all(processes: &[Process], signal: Signal, limit: Duration) {
     }
 }
 
-/// Kills all processes of the leftovers' user. Runs as that user, so that the kernel spares all other processes.
+/// Kills all processes of the leftovers' user. The signal is sent as that user, so that the kernel spares all other processes.
 fn kill_all_of_user(leftovers: &[Process]) {
     let Some(process) = leftovers.first() else { return };
     // If this fails, for example at the user's process limit, the rounds of SIGKILL end the leftovers.
     let mut shell = Command::new("/bin/sh");
     let command = shell.args(["-c", "kill -KILL -1"]).uid(process.uid).gid(process.gid).env_clear();
     let _ = tool::output(command, LATE_SIGKILL_WAIT);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::ops::RangeInclusive;
+    use std::process::{Child, Stdio};
+
+    use model::log::Level;
+
+    use super::*;
+    use crate::proc;
+
+    /// Reached only if an event is missed.
+    const NEVER: Duration = Duration::from_secs(600);
+
+    /// Starts a script, which writes a line once it is ready for signals.
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
+    fn start(script: &str) -> (Child, Process) {
+        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+        let process = Process::read(i32::try_from(child.id()).unwrap()).unwrap();
+        (child, process)
+    }
+
+    fn is_dead(process: &Process) -> bool {
+        proc::stat(process.pid).is_none_or(|stat| stat.is_dead())
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
+    fn waits_for_last_process_to_exit_but_not_for_one_that_ignores_the_signal() {
+        let (mut fast, one) = start("echo; exec sleep 600");
+        let (mut slow, other) = start("trap 'kill $!; sleep 0.1; exit' TERM; sleep 600 & echo; wait");
+        signal_all(&[one.clone(), other.clone()], Signal::SIGTERM, NEVER);
+        assert!(is_dead(&one) && is_dead(&other));
+        let (mut deaf, third) = start("trap '' TERM; echo; exec sleep 600");
+        signal_all(std::slice::from_ref(&third), Signal::SIGTERM, Duration::from_millis(20));
+        assert!(!is_dead(&third));
+        signal_all(std::slice::from_ref(&third), Signal::SIGKILL, NEVER);
+        assert!(is_dead(&third));
+        for child in [&mut fast, &mut slow, &mut deaf] {
+            child.wait().unwrap();
+        }
+    }
+
+    /// The reports after a search that found these processes, the last of which are left.
+    fn reports(
+        found: RangeInclusive<i32>,
+        all_obeyed_sigterm: bool,
+        left: RangeInclusive<i32>,
+    ) -> Vec<(Level, String)> {
+        let job = Job { id: 7, ..Job::default() };
+        let process = |pid: i32| Process { pid, uid: 1501, name: format!("p{pid}"), ..Process::default() };
+        let devices = ["/dev/nvidia0", "/dev/nvidia1"].map(str::to_owned).to_vec();
+        let search = Search {
+            job: &job,
+            mark: Mark(0),
+            until: Instant::now(),
+            evidence: [(20, Evidence::default()), (21, Evidence { devices, ..Evidence::default() })].into(),
+            found: found.map(|pid| (pid, process(pid).name)).collect(),
+            user_has_only_leftovers: false,
+        };
+        let reports = search.report("alice", all_obeyed_sigterm, left.map(process).collect());
+        reports.into_iter().map(|report| (report.level, report.message.text)).collect()
+    }
+
+    #[test]
+    fn names_process_with_gpu_first_and_counts_those_beyond_ten() {
+        let none = RangeInclusive::new(1, 0);
+        let start = "job 7 of alice left";
+        let held = "which held /dev/nvidia0, /dev/nvidia1 open";
+        let expected = [
+            format!("{start} process 21 (p21) behind, {held}: ended with SIGTERM"),
+            format!("{start} process 20 (p20) behind: ended with SIGTERM"),
+        ];
+        assert_eq!(reports(20..=21, true, none.clone()), expected.map(|text| (Level::Warn, text)));
+        assert_eq!(reports(20..=29, true, none.clone()).len(), 10);
+        let many = reports(20..=31, false, none);
+        let more = format!("{start} more processes behind (2): ended with SIGTERM or SIGKILL");
+        assert_eq!((many.len(), many.last()), (11, Some(&(Level::Warn, more))));
+        let [ended, survives, fix] = reports(20..=22, false, 21..=22).try_into().unwrap();
+        let text = format!("{start} process 20 (p20) behind: ended with SIGTERM or SIGKILL");
+        assert_eq!(ended, (Level::Warn, text));
+        let text = format!("{start} processes that survive SIGKILL and may hold its GPUs: 21 (p21); 2 in all");
+        assert_eq!(survives, (Level::Error, text));
+        assert_eq!(fix.0, Level::Info);
+    }
 }

@@ -1,6 +1,7 @@
-//! Reads /proc.
+//! Reads the evidence about processes from /proc.
 //!
-//! All users can read `limits`. Root needs [`proc::read_as_owner`] to read the environment and open files of another user's process.
+//! All users can read `limits`. Root without CAP_SYS_PTRACE needs [`proc::read_as_owner`] to read the environment and open files of another
+//! user's process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +22,7 @@ const MAX_FILES: usize = 4096;
 
 /// The mark inherited by slurmd's descendants: a hard limit on file locks below that of slurminit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(u64);
+pub struct Mark(pub(super) u64);
 
 impl Mark {
     /// The mark of this process, a descendant of slurmd; `None` if it has none.
@@ -31,7 +32,7 @@ impl Mark {
         (own < unmarked).then_some(Self(own))
     }
 
-    /// A hard limit cannot be raised, and lowering it further keeps the mark.
+    /// Whether a process has this mark. An unprivileged process cannot raise its hard limit, and a lower limit is still a mark.
     fn marks(self, pid: i32) -> bool {
         hard_limit(pid).is_some_and(|limit| limit <= self.0)
     }
@@ -46,7 +47,7 @@ fn hard_limit(pid: i32) -> Option<u64> {
     parse_hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
 
-/// `Max file locks            unlimited            unlimited            locks`
+/// Parses the hard limit, which is the second value: `Max file locks            unlimited            unlimited            locks`
 fn parse_hard_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
     match line.split_whitespace().nth(1)? {
@@ -55,7 +56,7 @@ fn parse_hard_limit(limits: &str) -> Option<u64> {
     }
 }
 
-/// All living processes, and the PIDs that were listed but had ended before they were read. Only processes of `uid` are checked for
+/// All living processes, and the listed PIDs that are zombies or had ended before they were read. Only processes of `uid` are checked for
 /// the mark.
 pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
     let mut listed: Vec<i32> = proc::pids().collect();
@@ -71,13 +72,13 @@ pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
 }
 
 /// Whether this is still the same process and not exiting. An exiting process has released its memory, and with it its
-/// environment and program name.
+/// environment and the target of `/proc/PID/exe`.
 pub fn is_running(process: &Process) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", process.pid));
     process.handle().is_some() && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// The evidence about these processes that can be read until the deadline.
+/// The evidence about these processes that can be read before the deadline.
 pub fn evidence(processes: &[Process], deadline: Instant) -> BTreeMap<i32, Evidence> {
     let read = proc::read_as_owner(processes, deadline, read_evidence);
     processes.iter().zip(read).filter_map(|(process, evidence)| Some((process.pid, evidence?))).collect()

@@ -1,8 +1,8 @@
 //! Allows only one container per state directory. Two would overwrite each other's saved jobs, and use job IDs twice.
 //!
-//! The lock is flock(2) on a file that belongs to root, so no user in the container can take it. The kernel releases it when the
-//! last process that has it open has ended, however it ends: no lock is ever stale. On NFS the server holds it. A server
-//! that does not answer must not block PID 1, so a thread takes the lock and is abandoned at a deadline.
+//! The lock is flock(2) on a file that only root can open, so no user in the container can take it. The kernel releases the lock when the last
+//! process that has the file open has ended, for whatever reason: no lock is ever stale. On NFS, the server manages the lock. A server that
+//! does not answer must not block PID 1, so a thread takes the lock and is abandoned at a deadline.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -19,9 +19,9 @@ use model::printable;
 
 /// The file's name in the state directory.
 pub const FILE: &str = "slurminit.lock";
-/// A local file system answers within microseconds.
+/// The timeout for taking the locks. Only a network file system needs more than microseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest host name is 64 bytes.
+/// The maximum number of bytes to read from the lock file. A host name has at most 64.
 const MAX_LENGTH: u64 = 256;
 const MODE: u32 = 0o600;
 
@@ -29,7 +29,7 @@ const MODE: u32 = 0o600;
 #[derive(Debug, Default)]
 pub struct StateLock {
     files: Vec<Flock<File>>,
-    /// Why a directory is not locked.
+    /// A warning for each directory that could not be locked.
     pub warnings: Vec<String>,
     /// Repairs made to the parents of the directories.
     pub repaired: Vec<RepairedPath>,
@@ -37,22 +37,22 @@ pub struct StateLock {
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message states it")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum StateInUse {
     #[error(
-        "state directory in use by another container: {}, host name {holder}; stop that one, use docker exec, or another volume",
+        "state directory in use by another container: {}, host name {holder}; stop that container, run your command in it with docker exec, or use another volume",
         path.display()
     )]
     Locked { path: PathBuf, holder: String },
     #[error(
-        "state directory not responding: {directories}, no lock after {} s; check the file server (NFSv3 also needs lockd)",
+        "state directories not locked within {} s: {directories}; check the file server (NFSv3 also needs lockd)",
         LOCK_TIMEOUT.as_secs()
     )]
     Timeout { directories: String },
 }
 
 impl StateLock {
-    /// Locks `state`, which is created if missing, and `others`, which belong to other users and are skipped if missing.
+    /// Locks `state`, which is created if missing, and `others`, which may belong to other users and are skipped if missing.
     pub fn take(state: PathBuf, others: Vec<PathBuf>) -> Result<Self, StateInUse> {
         let directories = std::iter::once(&state).chain(&others).map(|path| path.display().to_string());
         let directories = directories.collect::<Vec<_>>().join(", ");
@@ -70,7 +70,7 @@ impl StateLock {
 fn lock_all(state: &Path, others: &[PathBuf]) -> Result<StateLock, StateInUse> {
     let mut lock = StateLock::default();
     let mut repaired = Vec::new();
-    // The preparation changes the owner of the directory itself, and must still see the previous owner.
+    // The owner of the directory itself is not changed here: the preparation changes it, after checking the previous owner.
     let dir = trusted_path::make(Path::new("/"), state, &mut repaired).map(|(dir, _)| dir);
     lock.repaired = repaired;
     lock.add(state, dir.map_err(io::Error::from))?;
@@ -98,7 +98,7 @@ impl StateLock {
             Err(error) => error,
         };
         self.warnings.push(format!(
-            "the state directory cannot be locked: {}: {error}; never start a second container with it",
+            "cannot lock the state directory {}: {error}; never start a second container with this directory",
             path.display()
         ));
         Ok(())
@@ -141,7 +141,7 @@ fn read_host(file: &File) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{chown, symlink};
 
     use super::*;
 
@@ -178,5 +178,37 @@ mod tests {
         fs::set_permissions(state.join(FILE), Permissions::from_mode(0o666)).unwrap();
         let _lock = take(&state, &[]).unwrap();
         assert_eq!(fs::metadata(state.join(FILE)).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+
+    #[test]
+    fn names_holder_by_the_printable_content_of_the_lock_file() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(FILE);
+        for (content, expected) in [("", "unknown"), (" \n", "unknown"), ("node1\n", "node1"), ("a\x1bb", "a\\x1bb")] {
+            fs::write(&file, content).unwrap();
+            let held = Flock::lock(File::open(&file).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+            let refused = take(root.path(), &[]).unwrap_err();
+            assert!(matches!(&refused, StateInUse::Locked { holder, .. } if holder == expected), "{refused:?}");
+            drop(held);
+        }
+        let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
+        fs::write(&file, "x".repeat(1000)).unwrap();
+        let _lock = take(root.path(), &[]).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), host);
+    }
+
+    #[test]
+    fn lock_file_of_another_user_becomes_roots_and_directory_of_one_is_not_locked() {
+        let root = tempfile::tempdir().unwrap();
+        let [state, other] = ["state", "other/state"].map(|name| root.path().join(name));
+        [&state, &other].iter().for_each(|path| fs::create_dir_all(path).unwrap());
+        fs::write(state.join(FILE), "").unwrap();
+        chown(state.join(FILE), Some(1234), Some(1234)).unwrap();
+        chown(other.parent().unwrap(), Some(1234), None).unwrap();
+        let lock = take(&state, &[&other]).unwrap();
+        let owner = fs::metadata(state.join(FILE)).unwrap();
+        assert_eq!((owner.uid(), owner.gid(), lock.files().count()), (0, 0, 1));
+        let [warning] = lock.warnings.as_slice() else { panic!("{:?}", lock.warnings) };
+        assert!(warning.contains(other.to_str().unwrap()) && warning.contains("1234"), "{warning}");
     }
 }

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use super::stat;
 use crate::system_calls::{pidfd_open, pidfd_send_signal};
 
-/// A pidfd, which is immune to PID reuse (Linux 5.3 and later); before that, a PID.
+/// A pidfd, which is immune to PID reuse (Linux 5.3 and later); a PID if no pidfd is available.
 #[derive(Debug)]
 pub struct Handle {
     pid: Pid,

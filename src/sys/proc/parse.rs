@@ -1,13 +1,13 @@
 //! Parses files of proc(5).
 
-/// The fields of `/proc/PID/stat`.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The PID.
     pub pid: i32,
     /// The name, at most 15 bytes, which the process can set to any value.
     pub name: String,
-    /// The state: `S` is sleeping, `Z` is a zombie.
+    /// The state: `S` is sleeping, `Z` is a zombie, or a process whose first thread has ended.
     pub state: char,
     /// Whether the process has more than one thread.
     pub has_threads: bool,
@@ -37,7 +37,7 @@ impl Stat {
         })
     }
 
-    /// Whether the process is a zombie. If only its first thread has ended, the kernel shows the same state, and the process runs.
+    /// Whether the process is a zombie. If only its first thread has ended, the kernel shows the same state, but the process is running.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && !self.has_threads
     }
@@ -48,7 +48,7 @@ pub fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim()))
 }
 
-/// The IDs in a line of `/proc/PID/status`: real, effective, saved, file system.
+/// The first `N` numbers in a line of `/proc/PID/status`. The order of IDs is real, effective, saved, file system.
 pub fn numbers<const N: usize>(status: &str, key: &str) -> Option<[u32; N]> {
     let numbers = field(status, key)?.split_ascii_whitespace().map_while(|number| number.parse().ok());
     numbers.take(N).collect::<Vec<_>>().try_into().ok()

@@ -27,10 +27,10 @@ impl Answer {
         }
     }
 
-    /// The standard output of `program`, or why there is none.
+    /// The standard output of `program`, or why it failed.
     pub fn output_of(self, program: &str) -> Result<String, String> {
         match self {
-            Self::Missing => Err(format!("{program} is not installed here")),
+            Self::Missing => Err(format!("{program} is not installed or not executable")),
             Self::Silent => Err(format!("{program} timed out")),
             Self::Ended { succeeded: true, stdout, .. } => Ok(stdout),
             Self::Ended { stdout, stderr, .. } => {
@@ -40,7 +40,7 @@ impl Answer {
     }
 }
 
-/// The first non-empty line of `texts`, shortened for a report.
+/// The first non-empty line of `texts`, at most 300 characters; `no output` if there is none.
 pub fn first_line<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut lines = texts.into_iter().flat_map(str::lines).map(str::trim);
     let line = lines.find(|line| !line.is_empty()).unwrap_or("no output");

@@ -19,7 +19,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// A process can fork until it has stopped; this many passes over the tree find its children.
 const STOP_PASSES: u32 = 3;
 
-/// Killed children that had not died yet.
+/// Killed children that have not been reaped yet.
 static DYING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 /// Kills the child and its descendants, and waits at most a second for its death.

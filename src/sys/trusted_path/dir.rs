@@ -56,7 +56,7 @@ impl Dir {
         &self.path
     }
 
-    /// Metadata at the time of opening, with owner and mode.
+    /// Metadata at the time of opening, or of the last [`Self::set_owner_and_mode`].
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -114,10 +114,10 @@ impl Dir {
         if made.is_dir() && made.metadata.uid() == geteuid().as_raw() { Ok(made) } else { Err(nix::Error::EEXIST) }
     }
 
-    /// The subdirectory of this name, created if missing. Links of any owner are refused.
+    /// The subdirectory of this name, created if missing, and whether it was created. Links of any owner are refused.
     ///
     /// # Errors
-    /// Something else has this name, or it cannot be created.
+    /// An entry of this name is not a directory, or the directory cannot be created.
     pub fn child(&self, name: &str) -> Result<(Self, bool), UntrustedPath> {
         let path = self.path.join(name);
         let (child, made) = match self.open_entry(OsStr::new(name)) {
@@ -174,12 +174,12 @@ impl Dir {
     /// Opens a regular file; refuses links, pipes and devices.
     ///
     /// # Errors
-    /// It does not exist or cannot be read.
+    /// It does not exist, is not a regular file, or cannot be read.
     pub fn open_file(&self, name: impl AsRef<Path>) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDONLY)
     }
 
-    /// Opens the target of a link. Only for links that root made.
+    /// Opens the target of a link. Use this only for links that root made.
     ///
     /// # Errors
     /// It does not exist or cannot be read.
@@ -191,7 +191,7 @@ impl Dir {
     /// Reads a whole regular file.
     ///
     /// # Errors
-    /// As for [`Self::open_file`].
+    /// As for [`Self::open_file`], or the file is too long.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         super::read_whole(&self.open_file(name)?)
     }
@@ -207,18 +207,18 @@ impl Dir {
         Ok(file)
     }
 
-    /// Opens an existing regular file for writing.
+    /// Opens an existing regular file for reading and writing.
     ///
     /// # Errors
-    /// It does not exist or cannot be written.
+    /// The file does not exist, is not regular, or cannot be opened for writing.
     pub fn open_to_write(&self, name: &str) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDWR)
     }
 
-    /// Like [`Self::open_to_write`], but creates a missing file.
+    /// Like [`Self::open_to_write`], but creates a missing file with `mode`, open only for writing.
     ///
     /// # Errors
-    /// It is not a regular file, or cannot be created.
+    /// The name exists but is not a regular file, or the file cannot be opened or created.
     pub fn open_or_create(&self, name: &str, mode: u32) -> io::Result<File> {
         match self.open_to_write(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(name, mode),

@@ -1,24 +1,26 @@
-//! Repairs made during a walk.
+//! Repairs of paths that other users could have changed.
 
 use std::path::PathBuf;
 
-/// A repaired path that other users could have exploited against root.
+/// A path whose owner or mode was wrong, or that other users may have created or changed, with its repair or the reason why it was not repaired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RepairedPath {
-    #[error("{path} was writable by other users (mode {mode:04o}); closed")]
+    #[error("{path} was writable by other users (mode {mode:04o}); write permission removed")]
     Closed { path: PathBuf, mode: u32 },
     #[error("sticky bit was missing on {path} (mode {mode:04o}); set")]
     Sticky { path: PathBuf, mode: u32 },
-    #[error("users could not write to {path} (mode {mode:04o}); set to 1777")]
+    #[error("users could not write to {path} (mode {mode:04o}); changed its mode to 1777")]
     Opened { path: PathBuf, mode: u32 },
     #[error("{path} belonged to uid {uid}; changed its owner to uid {new_uid}")]
     OwnerChanged { path: PathBuf, uid: u32, new_uid: u32 },
-    #[error("{path} was created by a user other than root; removed")]
+    #[error("{path} may have been created by a user other than root; removed")]
     Removed { path: PathBuf },
-    #[error("{path} was emptied, because users other than root could write to it")]
+    #[error("{path} was emptied, because users other than root could write to it or to its parent directory")]
     Emptied { path: PathBuf },
-    #[error("{path} keeps its owner: it is a link or has several hard links, so it may not belong to a daemon")]
+    #[error(
+        "owner of {path} not changed, because it is a link or device, has several hard links, or is nested too deeply"
+    )]
     OwnerKept { path: PathBuf },
 }
 
@@ -33,10 +35,13 @@ impl RepairedPath {
     pub fn fix(&self) -> &'static str {
         match self {
             Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. } => "nothing to do",
-            Self::Opened { .. } => "nothing to do; or mount it with this mode: --tmpfs /tmp:mode=1777",
+            Self::Opened { .. } => "nothing to do; to avoid this message, mount /tmp with --tmpfs /tmp:mode=1777",
             Self::OwnerChanged { .. } => "nothing to do; if you do not trust the previous owner, use a new volume",
-            Self::Removed { .. } => "nothing to do; find out who created it",
-            Self::OwnerKept { .. } => "remove it, or replace it with a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
+            Self::Removed { .. } => "find out who created it",
+            Self::OwnerKept { .. } => {
+                "remove it; or, if it is a file with several hard links, replace it with a copy: \
+                 cp -p FILE FILE.copy && mv FILE.copy FILE"
+            }
         }
     }
 }

@@ -133,8 +133,17 @@ fn follows_only_links_owned_by_root() {
     assert_eq!(open(root.path(), Path::new("/var/../../run")).unwrap().path(), Path::new("/run"));
     lchown(var.join("run"), Some(OTHER), None).unwrap();
     assert!(matches!(open(root.path(), Path::new("/var/run")), Err(UntrustedPath::Link { .. })));
+    // The longest chain of links that is followed.
+    symlink("/srv", var.join("40")).unwrap();
+    for number in 0..40 {
+        symlink((number + 1).to_string(), var.join(number.to_string())).unwrap();
+    }
+    assert_eq!(open(root.path(), Path::new("/var/1")).unwrap().path(), Path::new("/srv"));
+    let too_many = open(root.path(), Path::new("/var/0"));
+    assert!(matches!(&too_many, Err(UntrustedPath::Io { error, .. }) if error.raw_os_error() == Some(libc::ELOOP)));
     symlink("round", var.join("round")).unwrap();
-    assert!(matches!(open(root.path(), Path::new("/var/round")), Err(UntrustedPath::Link { .. })));
+    let circular = open(root.path(), Path::new("/var/round"));
+    assert!(matches!(&circular, Err(UntrustedPath::Io { error, .. }) if error.raw_os_error() == Some(libc::ELOOP)));
 }
 
 #[test]
@@ -236,6 +245,115 @@ fn changes_owner_of_tree_except_planted_links_and_pipes() {
         "{repaired:?}"
     );
     assert!(repaired.contains(&RepairedPath::OwnerChanged { path: "/tree".into(), uid: OTHER, new_uid: 4321 }));
+}
+
+#[test]
+fn owner_of_tree_is_changed_down_to_depth_32() {
+    let root = fixture();
+    let depth = |depth: usize| root.path().join(format!("tree{}", "/d".repeat(depth)));
+    fs::create_dir_all(depth(34)).unwrap();
+    let mut repaired = Vec::new();
+    open(root.path(), Path::new("/tree")).unwrap().chown_contents((OTHER, OTHER), 0, &mut repaired).unwrap();
+    let uid = |path: &Path| fs::metadata(path).unwrap().uid();
+    assert_eq!([1, 32, 33, 34].map(|level| uid(&depth(level))), [OTHER, OTHER, 0, 0]);
+    let kept = Path::new("/tree").join(["d"; 33].iter().collect::<std::path::PathBuf>());
+    assert_eq!(repaired, [RepairedPath::OwnerKept { path: kept }]);
+}
+
+#[test]
+fn changes_and_opens_entries_by_name() {
+    let root = root_with_srv(0, 0o755);
+    let srv = root.path().join("srv");
+    let directory = open(root.path(), Path::new("/srv")).unwrap();
+    fs::write(srv.join("file"), "content").unwrap();
+    directory.chmod_entry("file", 0o640).unwrap();
+    assert_eq!(mode(&srv.join("file")), 0o640);
+    directory.symlink("file", "link").unwrap();
+    assert_eq!(fs::read_link(srv.join("link")).unwrap(), Path::new("file"));
+    assert_eq!(read_whole(&directory.open_linked("link").unwrap()).unwrap(), b"content");
+    directory.chown_entry("link", (OTHER, OTHER)).unwrap();
+    let owner = |name: &str| fs::symlink_metadata(srv.join(name)).unwrap();
+    assert_eq!([owner("link").uid(), owner("link").gid(), owner("file").uid()], [OTHER, OTHER, 0]);
+    // A pipe without a writer is opened at once.
+    mkfifo(&srv.join("pipe"), Mode::S_IRWXU).unwrap();
+    directory.symlink("pipe", "to-pipe").unwrap();
+    let pipe = with_timeout(move || directory.open_linked("to-pipe")).unwrap();
+    let flags = nix::fcntl::fcntl(&pipe, nix::fcntl::FcntlArg::F_GETFD).unwrap();
+    assert_ne!(flags & nix::libc::FD_CLOEXEC, 0, "programs must not inherit it");
+}
+
+#[test]
+fn directory_to_which_others_can_add_is_not_ours() {
+    for (uid, bits) in [(0, 0o1777), (0, 0o777), (OTHER, 0o755)] {
+        let root = root_with_srv(uid, bits);
+        match open_parent(root.path()).require_ours() {
+            Err(UntrustedPath::Open { mode, .. }) => assert_eq!((uid, mode), (0, bits)),
+            Err(UntrustedPath::Foreign { uid: found, .. }) => assert_eq!(found, uid),
+            other => panic!("{bits:o}: {other:?}"),
+        }
+    }
+}
+
+/// The owner and mode of `/srv` after a change, whether others could write there before, and the repairs.
+type Changed = (u32, u32, bool, Vec<RepairedPath>);
+
+fn changed(uid: u32, bits: u32, change: impl FnOnce(&mut Dir, &mut Vec<RepairedPath>) -> io::Result<bool>) -> Changed {
+    let root = root_with_srv(uid, bits);
+    let mut directory = open_parent(root.path());
+    let mut repaired = Vec::new();
+    let could_write = change(&mut directory, &mut repaired).unwrap();
+    let found = fs::metadata(root.path().join("srv")).unwrap();
+    assert_eq!((directory.metadata().uid(), directory.metadata().mode()), (found.uid(), found.mode()));
+    (found.uid(), found.mode() & 0o7777, could_write, repaired)
+}
+
+/// `/srv` without a check of its owner and mode.
+fn open_parent(root: &Path) -> Dir {
+    Dir::open_root(root).unwrap().open_entry(OsStr::new("srv")).unwrap()
+}
+
+#[test]
+fn restricts_directory_to_root_and_reports_who_could_write() {
+    let restricted = |uid, bits| changed(uid, bits, |directory, repaired| directory.restrict_to_root(repaired));
+    let closed = |mode| vec![RepairedPath::Closed { path: "/srv".into(), mode }];
+    let taken = || vec![RepairedPath::OwnerChanged { path: "/srv".into(), uid: OTHER, new_uid: 0 }];
+    assert_eq!(restricted(0, 0o750), (0, 0o750, false, vec![]));
+    assert_eq!(restricted(0, 0o1755), (0, 0o1755, false, vec![]));
+    assert_eq!(restricted(0, 0o1777), (0, 0o755, true, closed(0o1777)));
+    assert_eq!(restricted(0, 0o770), (0, 0o750, true, closed(0o770)));
+    assert_eq!(restricted(OTHER, 0o700), (0, 0o755, true, taken()));
+    assert_eq!(restricted(OTHER, 0o1777), (0, 0o755, true, taken()));
+}
+
+#[test]
+fn sets_owner_and_mode_and_reports_only_those_who_could_write() {
+    let set = |uid, bits, owner: Option<u32>, mode| {
+        let owner = owner.map(|uid| (uid, uid));
+        changed(uid, bits, |directory, repaired| directory.set_owner_and_mode(owner, mode, repaired))
+    };
+    let closed = vec![RepairedPath::Closed { path: "/srv".into(), mode: 0o777 }];
+    let owner_changed = |uid, new_uid| vec![RepairedPath::OwnerChanged { path: "/srv".into(), uid, new_uid }];
+    assert_eq!(set(0, 0o755, None, 0o755), (0, 0o755, false, vec![]));
+    assert_eq!(set(0, 0o755, None, 0o700), (0, 0o700, false, vec![]));
+    assert_eq!(set(0, 0o777, None, 0o755), (0, 0o755, true, closed.clone()));
+    assert_eq!(set(0, 0o755, Some(4321), 0o755), (4321, 0o755, false, vec![]));
+    assert_eq!(set(0, 0o777, Some(4321), 0o700), (4321, 0o700, true, closed));
+    assert_eq!(set(OTHER, 0o755, Some(OTHER), 0o750), (OTHER, 0o750, false, vec![]));
+    assert_eq!(set(OTHER, 0o755, Some(0), 0o755), (0, 0o755, true, owner_changed(OTHER, 0)));
+    assert_eq!(set(OTHER, 0o755, Some(4321), 0o700), (4321, 0o700, true, owner_changed(OTHER, 4321)));
+}
+
+#[test]
+fn content_is_own_unless_another_user_owns_or_can_write_the_directory() {
+    for (uid, bits, expected) in [(0, 0o755, true), (0, 0o775, false), (0, 0o1777, false), (OTHER, 0o755, false)] {
+        let root = root_with_srv(uid, bits);
+        match open_parent(root.path()).require_own_content() {
+            Ok(()) => assert!(expected, "{bits:o}"),
+            Err(UntrustedPath::Open { path, mode }) => assert_eq!((path.to_str(), uid, mode), (Some("/srv"), 0, bits)),
+            Err(UntrustedPath::Foreign { path, uid: found }) => assert_eq!((path.to_str(), found), (Some("/srv"), uid)),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Changes the owner of everything in a directory, or removes it.
+//! Changes the owner of a directory's contents, or removes them.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -9,11 +9,11 @@ use super::{Dir, RepairedPath, is_ours};
 const MAX_DEPTH: u32 = 32;
 
 impl Dir {
-    /// Changes the owner of everything in the directory. The user `former_uid` could write here and may have placed
-    /// traps, so links, and hard links to files of other users, keep their owner.
+    /// Changes the owner of all directories and regular files in the directory. The user `former_uid` could write here and may have placed
+    /// traps, so links, devices, pipes, sockets, hard links to other users' files and too deeply nested directories keep their owner.
     ///
     /// # Errors
-    /// The first entry whose owner cannot be changed.
+    /// The first entry that cannot be read, or whose owner cannot be changed.
     pub fn chown_contents(
         &self,
         owner: (u32, u32),
@@ -56,7 +56,7 @@ impl Dir {
     /// Removes everything in the directory.
     ///
     /// # Errors
-    /// The first entry that cannot be removed: a mount point, or a tree deeper than any daemon makes.
+    /// The first entry that cannot be removed, such as a mount point, or a directory nested more deeply than any daemon creates.
     pub fn clear(&self) -> io::Result<()> {
         self.clear_to_depth(MAX_DEPTH)
     }

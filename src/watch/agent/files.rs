@@ -14,7 +14,7 @@ use sys::proc;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// The GPUs that the next start or reload leaves out.
+/// The GPUs that a reload leaves out.
 const OUT: &str = "gpus-out.json";
 
 /// The GPUs that an administrator released for work on the host.
@@ -41,7 +41,7 @@ pub(super) fn write_out(run: &Path, out: &[LeftOutGpu]) -> io::Result<()> {
     replace(run, OUT, &out, 0o644)
 }
 
-/// The GPUs to leave out.
+/// The GPUs that are excluded from jobs; empty if the list cannot be read.
 pub fn left_out(run: &Path) -> Vec<LeftOutGpu> {
     read(run, OUT).unwrap_or_default()
 }
@@ -59,7 +59,7 @@ pub fn write_released(run: &Path, released: &[Identity]) -> io::Result<()> {
     replace(run, RELEASED, &released, 0o600)
 }
 
-/// Marks the GPUs to leave out. A GPU that its driver no longer lists keeps its place among the others.
+/// Marks the GPUs to leave out as unusable. A GPU that its driver no longer lists is inserted in the order of the PCI addresses.
 pub fn leave_out(run: &Path, inventory: &mut Inventory) {
     mark(&left_out(run), inventory);
 }
@@ -87,7 +87,7 @@ fn mark(outs: &[LeftOutGpu], inventory: &mut Inventory) {
     }
 }
 
-/// Clears the list of left-out GPUs: a start checks all GPUs.
+/// Removes the lists of left-out and released GPUs, and the report: a start checks all GPUs.
 pub fn forget(run: &Path) -> io::Result<()> {
     let run = directory(run)?;
     run.remove(OUT)?;

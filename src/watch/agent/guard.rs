@@ -29,7 +29,7 @@ pub(super) enum Resource {
         mib: u64,
         /// The bytes at the last measurement, by user.
         bytes: Option<BTreeMap<u32, u64>>,
-        /// The MiB that were added since the previous measurement, by user.
+        /// The MiB that were added between the last two measurements, by user.
         growth: BTreeMap<u32, u64>,
         /// Whether it was logged that the directory cannot be measured.
         is_failure_reported: bool,
@@ -67,7 +67,7 @@ impl Resource {
             if !std::mem::replace(is_failure_reported, true) {
                 report::warn(message!(
                     "directory-not-measured",
-                    "cannot measure {directory}: it does not exist, or has too many files; a job that fills it ends the pod",
+                    "cannot measure {directory}: it does not exist, or has too many files; jobs that fill it will not be cancelled",
                     directory = path.display()
                 ));
             }
@@ -79,19 +79,19 @@ impl Resource {
         let added =
             |(uid, new): (u32, u64)| (uid, new.saturating_sub(before.get(&uid).copied().unwrap_or_default()) >> 20);
         *growth = now.into_iter().map(added).collect();
-        // If nothing is written, a full directory harms no job.
+        // A nearly full directory that does not grow harms no job.
         let pressure = if growth.values().any(|mib| *mib > 0) { 100.0 } else { 0.0 };
         Some(MemoryState { free_mib: mib.saturating_sub(used), usable_mib: *mib, pressure: Some(pressure) })
     }
 }
 
-/// The levels for directories: files remain when their job has ended.
+/// The levels for directories, in percent. Unlike the memory of processes, the space is not released when a job ends: its files remain.
 pub(super) fn directory_levels() -> Memory {
     Memory { guard: true, close_below: 20, cancel_below: 10, open_above: 25, cancel: Victim::Youngest }
 }
 
-/// Starts a thread that watches a resource until the agent ends. It has its own thread because answers from Slurm and from
-/// GPUs can take long.
+/// Starts a thread that watches a resource until the agent ends. The agent's main thread must not wait for a measurement or for Slurm,
+/// which can take a long time.
 pub(super) fn watch(resource: Resource, levels: Memory, interval: Duration, node: &str) -> io::Result<()> {
     let node = node.to_owned();
     let mut watch =
@@ -101,7 +101,7 @@ pub(super) fn watch(resource: Resource, levels: Memory, interval: Duration, node
         loop {
             let begin = Instant::now();
             let sample = watch.resource.sample();
-            let rest = interval.max(begin.elapsed() * PART);
+            let rest = rest(interval, begin.elapsed());
             if let Some(sample) = sample {
                 watch.step(&slurm::SLURM, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), &sample);
             }
@@ -111,10 +111,12 @@ pub(super) fn watch(resource: Resource, levels: Memory, interval: Duration, node
     thread::Builder::new().name("guard".to_owned()).spawn(body).map(drop)
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "neither memory nor space causes an event; this thread does nothing else"
-)]
+/// The pause after a measurement: at least `interval`, and [`PART`] times the duration of the measurement.
+fn rest(interval: Duration, measurement: Duration) -> Duration {
+    interval.max(measurement * PART)
+}
+
+#[expect(clippy::disallowed_methods, reason = "free memory and space are polled; this thread does nothing else")]
 fn pause(time: Duration) {
     thread::sleep(time);
 }
@@ -124,9 +126,10 @@ struct Watch {
     levels: Memory,
     node: String,
     guard: Guard,
-    /// Whether the guard has read the state of the node, which an earlier agent may have drained.
+    /// Whether the state of the node was read: `false` at the start, because an earlier agent may have drained the node, and after an action
+    /// that failed.
     is_node_known: bool,
-    /// Whether it was logged that the node is drained for another reason while the resource is low.
+    /// Whether it was logged that the node already accepts no jobs, for another reason, while the resource is low.
     is_other_drain_reported: bool,
 }
 
@@ -159,7 +162,7 @@ impl Watch {
                 if is_drained {
                     report::warn(message!(
                         kind,
-                        "{subject} {state}; node drained until more than {percent} % are free",
+                        "{subject} {state}; node drained until more than {percent} % is free",
                         subject,
                         state,
                         percent = self.levels.open_above
@@ -167,7 +170,7 @@ impl Watch {
                 } else if !self.is_other_drain_reported {
                     report::warn(message!(
                         kind,
-                        "{subject} {state}; the node is already drained for another reason",
+                        "{subject} {state}; the node already accepts no jobs, for another reason",
                         subject,
                         state
                     ));
@@ -181,7 +184,7 @@ impl Watch {
                     true => report::info(message!(kind, "{subject} recovered; node resumed", subject)),
                     false => report::info(message!(
                         kind,
-                        "{subject} recovered; the node was not resumed, because it is no longer drained for that reason",
+                        "{subject} recovered; node not resumed: it does not respond, or is no longer drained for that reason",
                         subject
                     )),
                 }
@@ -189,7 +192,7 @@ impl Watch {
             Action::Cancel(which, numbers) => {
                 let why = format!("{subject} {}", self.resource.describe(&numbers));
                 match &self.resource {
-                    Resource::Memory => cancel_for_memory(client, node, which, &why)?,
+                    Resource::Memory => cancel_for_memory(client, node, which, &why, memory_use::read())?,
                     Resource::Directory { path, bytes, growth, .. } => {
                         let bytes = bytes.iter().flatten();
                         cancel_for_directory(client, node, which, &why, path, bytes, growth)?;
@@ -200,16 +203,21 @@ impl Watch {
         Ok(())
     }
 
-    /// The kind of a message.
+    /// The message kind for this resource.
     fn kind(&self, memory: &'static str, directory: &'static str) -> &'static str {
         if matches!(self.resource, Resource::Memory) { memory } else { directory }
     }
 }
 
-/// Cancels a job that uses more than it requested, if its user has the most memory, and names the users with the most memory.
-fn cancel_for_memory(client: &Client, node: &str, which: Victim, why: &str) -> Result<(), String> {
+/// Cancels the job that [`memory_guard::victim`] chooses, if any, and logs the users with the most memory.
+fn cancel_for_memory(
+    client: &Client,
+    node: &str,
+    which: Victim,
+    why: &str,
+    MemoryUse { processes, users }: MemoryUse,
+) -> Result<(), String> {
     let mut jobs = slurm::running(client, node)?;
-    let MemoryUse { processes, users } = memory_use::read();
     for job in &mut jobs {
         // A process can claim to belong to another user's job.
         let belongs_to_job = |process: &&ProcessMemory| process.job == Some(job.job) && process.uid == job.uid;
@@ -220,20 +228,30 @@ fn cancel_for_memory(client: &Client, node: &str, which: Victim, why: &str) -> R
     match memory_guard::victim(&jobs, &mib_by_user, which) {
         Some(JobMemory { job, requested, used, .. }) => {
             slurm::cancel(client, job, &format!("cancelled, because the node's {why}"))?;
-            let requested = requested.unwrap_or_default();
-            report::warn(message!(
-                "job-cancelled-for-memory",
-                "{why}; cancelled job {job}, which uses {used} MiB and requested {requested}; {users}",
-                why,
-                job,
-                used,
-                requested,
-                users
-            ));
+            report::warn(match requested {
+                Some(requested) => message!(
+                    "job-cancelled-for-memory",
+                    "{why}; cancelled job {job}, which uses {used} MiB and requested {requested} MiB; \
+                     users with the most memory: {users}",
+                    why,
+                    job,
+                    used,
+                    requested,
+                    users
+                ),
+                None => message!(
+                    "job-cancelled-for-memory",
+                    "{why}; cancelled job {job}, which uses {used} MiB and has no memory allocation; users with the most memory: {users}",
+                    why,
+                    job,
+                    used,
+                    users
+                ),
+            });
         }
         None => report::warn(message!(
             "no-job-cancelled-for-memory",
-            "{why}; no job cancelled: no job of the user with the most unrequested memory exceeds its request; {users}",
+            "{why}; no job cancelled: the user with the most unrequested memory has no job that exceeds its request; users with the most memory: {users}",
             why,
             users
         )),
@@ -241,7 +259,7 @@ fn cancel_for_memory(client: &Client, node: &str, which: Victim, why: &str) -> R
     Ok(())
 }
 
-/// Cancels a job of the user whose files grew most, and names the users with the most space.
+/// Cancels a job of the user whose files grew most, if any, and logs the users with the most data.
 fn cancel_for_directory<'a>(
     client: &Client,
     node: &str,
@@ -253,7 +271,7 @@ fn cancel_for_directory<'a>(
 ) -> Result<(), String> {
     let mut jobs = slurm::running(client, node)?;
     for job in &mut jobs {
-        // Jobs request no directory space, and a user's files are not attributed to one of several jobs.
+        // Jobs request no directory space, and a user's files cannot be attributed to one of the user's jobs.
         (job.requested, job.used) = (Some(0), growth.get(&job.uid).copied().unwrap_or_default());
     }
     let growth = growth.iter().map(|(uid, mib)| (Some(*uid), *mib)).collect();
@@ -264,7 +282,7 @@ fn cancel_for_directory<'a>(
             slurm::cancel(client, job, &format!("cancelled, because the node's {why}"))?;
             report::warn(message!(
                 "job-cancelled-for-directory",
-                "{why}; cancelled job {job} of the user whose files grew; {users}",
+                "{why}; cancelled job {job} of the user whose files grew most; users with the most data: {users}",
                 why,
                 job,
                 users
@@ -272,7 +290,7 @@ fn cancel_for_directory<'a>(
         }
         None => report::warn(message!(
             "no-job-cancelled-for-directory",
-            "{why}; no job cancelled: the user whose files grew has no job here; {users}",
+            "{why}; no job cancelled: the user whose files grew most has no running job on this node; users with the most data: {users}",
             why,
             users
         )),
@@ -354,6 +372,39 @@ mod tests {
             FakeSlurm::new(&[("sinfo", Ok("drained root|slurminit: memory is low")), ("scontrol update", Ok(""))]);
         watch.step(&Client::with_runner(&slurm.run()), 0, &free(80));
         assert_eq!(slurm.commands("scontrol"), ["scontrol update nodename=c1 state=undrain"]);
+    }
+
+    #[test]
+    fn measures_for_a_fiftieth_of_the_time() {
+        let rest = |measurement| rest(Duration::from_secs(5), Duration::from_millis(measurement)).as_millis();
+        assert_eq!([0, 100, 101, 60_000].map(rest), [5_000, 5_000, 5_050, 3_000_000]);
+    }
+
+    #[test]
+    fn cancels_job_that_exceeds_its_request_by_its_own_processes() {
+        // The last one started last.
+        let jobs: String = [(7, 1501), (8, 1502), (9, 1501)]
+            .map(|(job, uid)| format!("{job:<30}{uid:<30}{:<1000}\n", "cpu=1,mem=1G,node=1"))
+            .concat();
+        let process = |uid, job, mib: u64| ProcessMemory { uid, job: Some(job), bytes: mib << 20 };
+        let cancelled = |mib_of_users: [u64; 2]| {
+            let slurm = FakeSlurm::new(&[("squeue", Ok(&jobs)), ("scontrol", Ok("")), ("scancel", Ok(""))]);
+            let users = [1501, 1502].map(Some).into_iter().zip(mib_of_users);
+            let memory = MemoryUse {
+                // Another user's process claims to belong to job 9.
+                processes: vec![
+                    process(1501, 7, 1000),
+                    process(1501, 7, 500),
+                    process(1501, 9, 500),
+                    process(1502, 9, 3000),
+                ],
+                users: users.map(|(uid, mib)| (uid, UserMemory::of_files(Path::new("/dev/shm"), mib << 20))).collect(),
+            };
+            cancel_for_memory(&Client::with_runner(&slurm.run()), "c1", Victim::Youngest, "is low", memory).unwrap();
+            slurm.commands("scancel")
+        };
+        assert_eq!(cancelled([9000, 3000]), ["scancel 7"]);
+        assert_eq!(cancelled([4000, 3500]), [""; 0], "user 1502 requested 1 GiB, and user 1501 requested 2 GiB");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Runs the operator's commands and calls the operator's webhooks for faults and jobs. Each command or webhook handles one event at a
 //! time.
 //!
-//! The agent does not wait for a command: one that hangs is killed at its deadline. Events beyond the rate limit are skipped and
-//! counted.
+//! The agent does not wait for a command: one that hangs is killed at its deadline. Events beyond the hourly limit, or beyond the limit of
+//! waiting events, are skipped and counted.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -24,7 +24,7 @@ use sys::report;
 use sys::tool;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Polling interval of a running command.
+/// Polling interval of a running command or webhook.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of waiting events per receiver; further ones are skipped.
 const MAX_WAITING: usize = 100;
@@ -36,10 +36,10 @@ struct Message<'a> {
     node: &'a str,
     #[serde(flatten)]
     event: &'a Event,
-    /// The log line again, under the key that chat services (Slack, Mattermost, Rocket.Chat) show.
+    /// For a webhook, `line` again, under the key that chat services (Slack, Mattermost, Rocket.Chat) show.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    /// How many events were skipped before this one.
+    /// How many events were skipped since the previous message.
     skipped: u64,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Event {
     Job(JobEvent),
 }
 
-/// The end of a job, or an action because it does not use its GPUs.
+/// The end of a job, or an action on a job that does not use its GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct JobEvent {
     /// The time, in seconds since 1970.
@@ -65,7 +65,7 @@ pub(super) struct JobEvent {
 }
 
 impl JobEvent {
-    /// The kind of an action.
+    /// The event kind of an action.
     pub(super) const fn kind(action: IdleAction) -> &'static str {
         match action {
             IdleAction::Cancel => "idle-job-cancelled",
@@ -127,7 +127,7 @@ impl<'a> Notifier<'a> {
         Self { receivers: pairs.map(queue).collect() }
     }
 
-    /// Time of the next action.
+    /// When to call [`Self::step`] next; `None` if no command or webhook is running.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let running = self.receivers.iter().filter_map(|queue| queue.running.as_ref());
         running.map(|running| running.until.min(now + POLL_INTERVAL)).min()
@@ -159,14 +159,19 @@ impl ReceiverQueue<'_> {
         if let Some(running) = &mut self.running {
             let why = match running.child.try_wait() {
                 Ok(None) if now < running.until => return,
-                Ok(None) => Some("timed out and was killed".to_owned()),
+                Ok(None) => Some("timed out".to_owned()),
                 Ok(Some(status)) => (!status.success()).then(|| status.to_string()),
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
-                report::warn(message!("notification-failed", "{receiver} of [[notify]] failed: {why}", receiver, why));
+                report::warn(message!(
+                    "notification-failed",
+                    "notification failed: {receiver} of [[notify]]: {why}",
+                    receiver,
+                    why
+                ));
             }
-            // Kills a command that is late.
+            // Reaps the command, or kills it if it has exceeded its timeout.
             self.running.take().into_iter().for_each(|running| tool::end(running.child));
         }
         let Some(event) = self.waiting.pop_front() else { return };
@@ -177,7 +182,7 @@ impl ReceiverQueue<'_> {
             Ok(child) => self.running = Some(Running { child, until: now + self.notify.timeout }),
             Err(error) => report::warn(message!(
                 "notification-failed",
-                "{receiver} of [[notify]] cannot be run: {error}",
+                "cannot run {receiver} of [[notify]]: {error}",
                 receiver,
                 error = format!("{error:#}")
             )),
@@ -185,7 +190,7 @@ impl ReceiverQueue<'_> {
     }
 }
 
-/// The environment variables that are passed to a notifier.
+/// The environment variables that are passed to a command or webhook. A webhook's process also gets [`REPORTS`].
 const PASSED_VARIABLES: [&str; 11] = [
     "PATH",
     "LANG",
@@ -206,7 +211,7 @@ fn launch(queue: &ReceiverQueue<'_>, message: &Message<'_>) -> anyhow::Result<Ch
     let name = queue.notify.user.as_deref().unwrap_or(install::WATCHER_USER);
     let user = User::from_name(name)?.with_context(|| format!("no such user: {name}"))?;
     command.current_dir("/").uid(user.uid.as_raw()).gid(user.gid.as_raw());
-    // Other processes of that user can read its environment, and the agent's may hold secrets of the operator.
+    // Other processes of `user` can read the child's environment, and the agent's environment may contain secrets of the operator.
     let is_passed = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| PASSED_VARIABLES.contains(&name));
     command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_passed(name)));
     if let (false, Some(reports)) = (matches!(queue.receiver, Receiver::Command(_)), std::env::var_os(REPORTS)) {
@@ -220,8 +225,8 @@ fn launch(queue: &ReceiverQueue<'_>, message: &Message<'_>) -> anyhow::Result<Ch
     Ok(child)
 }
 
-/// The command and its standard input, which contains a webhook's URL: it may hold a secret, and all users may read a process's
-/// arguments.
+/// The command, and the first line of its standard input: a webhook's URL, or nothing. The URL is not an argument, because it may contain
+/// a secret, and all users may read a process's arguments.
 fn program(queue: &ReceiverQueue<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
     let url = match queue.receiver {
         Receiver::Command(words) => {
@@ -273,6 +278,56 @@ mod tests {
         };
         assert_eq!([0, 1, 59, 60, 61, 62].map(&mut notify), [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2)]);
         assert_eq!(notifier.due(begin), None, "no command is running");
+    }
+
+    /// A command of the user who runs the test.
+    fn command(script: &str, file: &Path) -> Vec<Notify> {
+        let user = User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
+        let words = format!("command = ['/bin/sh', '-c', '{script}', '{}']", file.display());
+        notifies(&format!("[[notify]]\non = 'job-end'\nuser = '{user}'\ntimeout = 7\n{words}\n"))
+    }
+
+    #[test]
+    fn command_gets_one_event_at_a_time_and_is_killed_at_its_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let all = command("cat >$0; exec /bin/sleep 600", &fifo);
+        let (mut notifier, begin) = (Notifier::new(&all), Instant::now());
+        (0..2).for_each(|_| notifier.notify(begin, &event("job-end")));
+        notifier.receivers[0].skipped = 3;
+        let mut received = |seconds: u64| {
+            notifier.step(begin + Duration::from_secs(seconds), "c1");
+            let waiting = notifier.receivers[0].waiting.len();
+            let due = notifier.due(begin).map(|due| due - begin);
+            (notifier.receivers[0].running.as_ref().map(|running| running.child.id()), waiting, due)
+        };
+        let message = || serde_json::from_str::<serde_json::Value>(&fs::read_to_string(&fifo).unwrap()).unwrap();
+        let (first, waiting, due) = received(0);
+        assert_eq!((waiting, due), (1, Some(POLL_INTERVAL)));
+        let told = message();
+        assert_eq!(
+            (&told["node"], &told["kind"], &told["line"]),
+            (&"c1".into(), &"job-end".into(), &"the line".into())
+        );
+        assert_eq!((&told["skipped"], told.get("text")), (&3.into(), None));
+        assert_eq!(received(6), (first, 1, due), "the command may run for 7 s");
+        let (second, waiting, _) = received(7);
+        assert!(second.is_some() && second != first && waiting == 0);
+        assert_eq!(message()["skipped"], 0);
+        assert_eq!(received(14), (None, 0, None));
+    }
+
+    #[test]
+    fn command_that_cannot_be_run_does_not_stop_the_next_event() {
+        let all = notifies("[[notify]]\non = 'job-end'\nuser = 'nobody-of-this-name'\ncommand = ['/bin/true']\n");
+        let (mut notifier, now) = (Notifier::new(&all), Instant::now());
+        (0..2).for_each(|_| notifier.notify(now, &event("job-end")));
+        let mut waiting = || {
+            notifier.step(now, "c1");
+            (notifier.receivers[0].waiting.len(), notifier.receivers[0].running.is_some())
+        };
+        assert_eq!([waiting(), waiting()], [(1, false), (0, false)]);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use slurm::{gpu_jobs, nodes};
 /// The client of the agent.
 pub(super) const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
-/// The longest reason, in characters.
+/// The longest reason of a drain for a GPU, in characters, without the prefix.
 const MAX_REASON: usize = 400;
 
-/// Drains the node, unless another cause has closed it: Slurm keeps only one reason, and a drain would end the state FAIL.
+/// Drains the node, unless [`NodeReport::is_closed_externally`]: Slurm keeps only one reason, and a drain would end the state FAIL.
 pub(super) fn drain(slurm: &Client, node: &str, reason: &str) -> DrainOutcome {
     if let Some(report) = report(slurm, node).filter(NodeReport::is_closed_externally) {
         return DrainOutcome::Others(report.reason);
@@ -25,38 +25,42 @@ pub(super) fn drain(slurm: &Client, node: &str, reason: &str) -> DrainOutcome {
     }
 }
 
-/// Removes the agent's own drain because of a GPU, and no other.
+/// Removes the drain that the agent set because of a GPU, and no other drain.
 pub(super) fn resume(slurm: &Client, node: &str) -> Result<(), String> {
     resume_from(slurm, node, GPU_REASON).map(drop)
 }
 
-/// Removes a drain whose reason has this prefix. Returns whether the node had one.
+/// Removes a drain whose reason has this prefix. Returns `false` if the node has no such drain, or does not respond.
 pub(super) fn resume_from(slurm: &Client, node: &str, reason: &str) -> Result<bool, String> {
-    let Some(report) = report(slurm, node) else { return Err("slurmctld does not report the node".to_owned()) };
+    let Some(report) = report(slurm, node) else {
+        return Err("slurmctld does not respond, or does not list the node".to_owned());
+    };
     if !report.has_drain_reason(reason) {
         return Ok(false);
     }
-    // `resume` would also end a DOWN, a reboot and a power-down of other causes. The reason stays: slurmctld adds none
-    // to a node that has one, so a later drain by slurmctld is still recognized as removable.
+    // `resume` would also end a DOWN state, a reboot or a power-down with another cause. `undrain` does not remove the reason, and
+    // slurmctld does not replace a reason. So a later drain by slurmctld has the same reason and can be removed here, too.
     update(slurm, node, &["state=undrain"]).map(|()| true)
 }
 
-/// Whether the node is drained with a reason that has this prefix; `None` if slurmctld does not report the node.
+/// Whether the node responds, and is drained with a reason that has this prefix. `None` if slurmctld does not respond or does not list the node.
 pub(super) fn is_drained_for(slurm: &Client, node: &str, reason: &str) -> Option<bool> {
     report(slurm, node).map(|report| report.has_drain_reason(reason))
 }
 
-/// Drains the node: the reason is `prefix` and `why`. Returns `false` if it already accepts no jobs for another reason,
-/// which is kept.
+/// Drains the node: the reason is `prefix` and `why`. A node that already accepts no jobs is not changed. Returns whether the node is drained
+/// with a reason that has `prefix`.
 pub(super) fn drain_for(slurm: &Client, node: &str, prefix: &str, why: &str) -> Result<bool, String> {
-    let Some(report) = report(slurm, node) else { return Err("slurmctld does not report the node".to_owned()) };
+    let Some(report) = report(slurm, node) else {
+        return Err("slurmctld does not respond, or does not list the node".to_owned());
+    };
     if report.state.starts_with("drain") || report.is_closed_externally() {
         return Ok(report.has_drain_reason(prefix));
     }
     update(slurm, node, &["state=drain", &format!("reason={prefix}{why}")]).map(|()| true)
 }
 
-/// The node's running jobs in the order of their start, with the memory that they have been allocated here.
+/// The node's running jobs in the order of their start, with the memory allocated to them on this node.
 pub(super) fn running(slurm: &Client, node: &str) -> Result<Vec<JobMemory>, String> {
     const COLUMNS: [(&str, usize); 3] = [("JobID", 30), ("UserID", 30), ("tres-alloc", 1000)];
     let which = Jobs { states: &["RUNNING"], node: Some(node), options: &["--sort=S"] };
@@ -68,7 +72,7 @@ pub(super) fn running(slurm: &Client, node: &str) -> Result<Vec<JobMemory>, Stri
     Ok(jobs.into_iter().filter_map(memory).collect())
 }
 
-/// The memory per node in MiB, from `cpu=2,mem=1.50G,node=2,billing=2`. A job of several nodes has an equal part on each.
+/// The memory per node in MiB, from `cpu=2,mem=1.50G,node=2,billing=2`. A job on several nodes is assumed to have the same amount on each.
 pub(super) fn mib_per_node(tres: &str) -> Option<u64> {
     let value = |key: &str| tres.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
     let memory = value("mem")?;
@@ -90,14 +94,14 @@ pub(super) fn mib_per_node(tres: &str) -> Option<u64> {
 /// Warns a job's user.
 pub(super) fn warn(slurm: &Client, job: u64, note: &str) -> Result<(), String> {
     let (job, note) = (job.to_string(), format!("{OUR_REASON}{note}"));
-    // The note appears in the output of srun or of the batch job. The comment stays with the job.
+    // The note appears in the output of srun or of the batch job. AdminComment remains in the job's record.
     let notified = slurm.run("scontrol", &["notify", &job, &note]);
     slurm.update_job(&job, &[format!("admincomment={note}")])?;
     Ok(notified?)
 }
 
-/// Sets or removes the mark of this node in a job's AdminComment. Other nodes write to the comment too, so it is
-/// read again just before.
+/// Sets or removes the mark of this node in a job's AdminComment. Other nodes write to the comment, too, so it is
+/// read again just before the update.
 pub(super) fn mark_idle(slurm: &Client, node: &str, job: u64, at: Option<u64>) -> Result<(), String> {
     let id = job.to_string();
     let which = Jobs { states: &["all"], node: None, options: &["--all", "--json", "--jobs", &id] };
@@ -126,12 +130,12 @@ pub(super) fn on_node(slurm: &Client, node: &str) -> anyhow::Result<SlurmNodeSta
     })
 }
 
-/// The jobs of the node, with those that ended in the last minutes.
+/// The jobs of the node, with those that ended in the last few minutes.
 pub(super) fn gpu_jobs(slurm: &Client, node: &str) -> anyhow::Result<Vec<Job>> {
     gpu_jobs::query(slurm, node)
 }
 
-/// Whether Slurm's PrivateData hides jobs from other users.
+/// Whether Slurm's PrivateData hides jobs from other users; `None` if slurmctld does not respond.
 pub(super) fn hides_jobs(slurm: &Client) -> Option<bool> {
     Some(has_private_jobs(&slurm.config().ok()?.get("PrivateData").unwrap_or_default()))
 }

@@ -1,7 +1,7 @@
-//! How jobs use their GPUs: keeps the state of [`faults::usage`] on disk, and decides when to query slurmctld for it.
+//! Records how jobs use their GPUs: saves the state of [`faults::usage`] on disk, and decides when to query slurmctld.
 //!
 //! A container that is killed loses the samples since the last round. Each user may read the records of their own jobs; root and Slurm's
-//! user may read all, so Slurm's PrivateData cannot be circumvented here. The files belong to root; other users get their records from
+//! user may read all, so Slurm's PrivateData cannot be circumvented here. The files belong to root; other users receive their records from
 //! the `socket`.
 
 mod comments;
@@ -32,8 +32,9 @@ use output::Outputs;
 pub use records::read;
 pub use socket::ask;
 
-/// The intervals between queries while jobs have GPUs, and while no job has one. slurmd creates and removes a socket in its directory for
-/// each step, after which a query follows at once; only an allocation without steps waits for this.
+/// The intervals between queries while jobs have GPUs, and while no job has one; an [`IdlePolicy`] can shorten the first. slurmd creates and
+/// removes a socket in its directory for each step, and such a change causes a query after the next sampling round. Only a change of an
+/// allocation without steps waits for the interval.
 const BUSY_INTERVAL: Duration = Duration::from_secs(60);
 const IDLE_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -47,26 +48,26 @@ pub(super) struct Keeper {
     state: PathBuf,
     offered: Vec<OfferedGpu>,
     listed: Vec<Identity>,
-    /// slurmd's directories, and when they changed last.
+    /// slurmd's spool directories; `changed` is the last modification time of each.
     spools: Vec<PathBuf>,
     changed: Vec<Option<SystemTime>>,
     asked: Option<Instant>,
     is_pending: bool,
-    /// Whether slurmd's directories changed before the last query. slurmctld may have recorded the change only later, so the query is
-    /// repeated.
+    /// Whether slurmd's directories changed just before or during the last query. slurmctld may have recorded the change only after the
+    /// query, so the query is repeated.
     repeats: bool,
     has_warned: bool,
     /// Whether the saved state has jobs.
     has_saved_jobs: bool,
     comments: Comments,
-    /// The ended jobs to show, the last one first.
+    /// The ended jobs to show, the most recent first.
     shown: VecDeque<JobUse>,
-    /// The ends of jobs whose users requested mail about them.
+    /// The end events of jobs whose first node is this one and whose users requested mail.
     ends: Vec<JobEvent>,
     /// Whether Slurm's PrivateData hides jobs; true before the first answer.
     hides_jobs: bool,
     policy: IdlePolicy,
-    /// `None` if jobs' outputs have no report.
+    /// `None` if no report is appended to the output files of jobs.
     outputs: Option<Outputs>,
 }
 
@@ -78,7 +79,7 @@ impl Keeper {
         if let Err(error) = socket::serve(paths) {
             report::warn(message!(
                 "reports-not-served",
-                "`slurminit report` shows jobs to root only: {error}",
+                "cannot serve job reports to users: {error}; `slurminit report` shows them only jobs in the accounting database",
                 error = format!("{error:#}")
             ));
         }
@@ -151,7 +152,8 @@ impl Keeper {
         true
     }
 
-    /// Applies slurmctld's answer, and returns the jobs that do not use their GPUs. Without an answer, the samples wait for the next one.
+    /// Applies slurmctld's answer, and returns the jobs that do not use their GPUs and for which an action is due. Without an answer, the
+    /// samples are kept for the next answer.
     pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>, hides_jobs: bool) -> Vec<IdleJob> {
         (self.is_pending, self.hides_jobs) = (false, hides_jobs);
         let Ok(jobs) = jobs else { return Vec::new() };
@@ -170,7 +172,7 @@ impl Keeper {
         self.usage.idle(&self.policy, asked / 1000)
     }
 
-    /// The ends of jobs since the last call whose users requested mail about them.
+    /// Takes the collected end events.
     pub(super) fn take_ends(&mut self) -> Vec<JobEvent> {
         std::mem::take(&mut self.ends)
     }
@@ -210,7 +212,7 @@ impl Keeper {
         if !std::mem::replace(&mut self.has_warned, true) {
             report::warn(message!(
                 "job-reports-not-written",
-                "cannot record the GPU use of jobs in {directory}: {error}; `slurminit report` will not list them",
+                "cannot record in {directory} how jobs use GPUs: {error}; `slurminit report` may omit recent jobs",
                 directory = self.state.display(),
                 error = format!("{error:#}")
             ));
@@ -226,7 +228,7 @@ fn end_event(run: &JobRecord) -> JobEvent {
     JobEvent { at: job.end.unwrap_or_default(), kind: "job-end", job, line }
 }
 
-/// The jobs of the last day that earlier agents recorded.
+/// The most recent ended jobs that earlier agents recorded, in reverse order of their ends.
 fn shown(state: &Path) -> VecDeque<JobUse> {
     let records = records::read(state).unwrap_or_default();
     let ended = records.iter().rev().filter(|record| record.job.end.is_some());
@@ -311,6 +313,23 @@ mod tests {
         keeper.hides_jobs = false;
         keeper.shown = [old].into();
         assert_eq!(shown(&keeper), [0; 0], "it ended more than a day ago");
+    }
+
+    #[test]
+    fn error_of_driver_is_counted_for_job_on_gpu() {
+        let state = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(state.path(), "");
+        let gpu = Identity { file: Some("/dev/nvidia0".to_owned()), ..Identity::default() };
+        keeper.set_listed(gpu.vendor, std::slice::from_ref(&gpu));
+        let now = unix_ms();
+        let job = |end| Job { start: now / 1000 - 60, ..job(7, end) };
+        keeper.update(now - 1000, Ok(vec![job(None)]), false);
+        keeper.add_error(Some(&gpu.key()));
+        keeper.add_error(None);
+        keeper.add_sample(&gpu.key(), &GpuSample::default());
+        keeper.update(unix_ms() + 1000, Ok(vec![job(Some(now / 1000 + 60))]), false);
+        let records = records::read(state.path()).unwrap();
+        assert_eq!(records[0].gpus.iter().map(|gpu| gpu.errors).collect::<Vec<_>>(), [1], "{records:?}");
     }
 
     #[test]

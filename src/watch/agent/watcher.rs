@@ -1,4 +1,4 @@
-//! The process that reads one vendor's GPUs: started, followed, and killed when the driver hangs.
+//! Starts the process that reads one vendor's GPUs, reads its output, and kills it when the driver hangs.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
@@ -13,14 +13,14 @@ use faults::sample::{Identity, Key, Line};
 use model::inventory::Vendor;
 use sys::secret_variables;
 
-/// If the driver takes longer than this to initialise a GPU, the GPU is logged.
+/// If the process is still initializing GPUs this long after its start, each further GPU is logged.
 const SLOW_START: Duration = Duration::from_secs(5);
-/// The longest line, in bytes.
+/// The maximum number of unparsed bytes, which limits the length of a line.
 const MAX_LINE: usize = 1 << 20;
-/// The backoff before a process that ended is started again: the first, and the longest; it doubles.
+/// The first and the longest backoff before the restart of a process that ended; it doubles each time.
 const RESTART_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_RESTART_BACKOFF: Duration = Duration::from_secs(60);
-/// The backoff of a GPU that did not respond: the first, and the longest; it doubles.
+/// The first and the longest backoff of a [`BackingOffGpu`]; it doubles each time.
 const GPU_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_GPU_BACKOFF: Duration = Duration::from_secs(900);
 
@@ -30,17 +30,17 @@ pub(super) enum WatcherEvent {
     /// The process was started.
     Started,
     Line(Line),
-    /// The driver takes long to initialise this GPU.
+    /// The driver is initializing this GPU, and the process was started at least [`SLOW_START`] ago.
     Waiting(Identity),
     /// The driver timed out, for this GPU or as a whole.
     TimedOut(Option<Identity>, Duration),
-    /// The process crashed repeatedly while it queried the driver for this GPU or as a whole.
+    /// The process ended for the third time without a complete round in between, while it queried this GPU or none. The text states how.
     Crashed(Option<Identity>, String),
-    /// The process was restarted, for this reason.
+    /// The process could not be started, or was killed because its wait for events did not return. It will be started again.
     Restarted(String),
 }
 
-/// A GPU that did not respond.
+/// A GPU that did not respond, or whose query ended the process repeatedly.
 #[derive(Debug)]
 struct BackingOffGpu {
     gpu: Identity,
@@ -53,10 +53,10 @@ pub(super) struct Watcher {
     pub(super) vendor: Vendor,
     interval: Duration,
     timeout: Duration,
-    /// Whether to read values that need calls of their own.
+    /// Whether to read values that need additional driver calls, for the metrics.
     reads_meters: bool,
     running: Option<Running>,
-    /// The previous process, which has GPUs open that are to be closed.
+    /// The previous process, which still has GPUs open that are to be closed.
     former: Option<Running>,
     /// When to start the process.
     start_at: Instant,
@@ -65,9 +65,9 @@ pub(super) struct Watcher {
     backing_off: BTreeMap<Key, BackingOffGpu>,
     /// The GPUs that must not be open.
     closed: Vec<Identity>,
-    /// The GPUs that the process listed or opened last.
+    /// The GPUs that the process listed last, and those that it has begun to initialize since.
     known: BTreeMap<Key, Identity>,
-    /// Killed processes that are stuck in the kernel.
+    /// Killed processes that have not been reaped yet.
     stuck: Vec<Child>,
 }
 
@@ -123,7 +123,9 @@ impl Watcher {
                 Ok(()) => events.push(WatcherEvent::Started),
                 Err(error) => {
                     self.delay_restart(now);
-                    events.push(WatcherEvent::Restarted(format!("it cannot be started: {error}")));
+                    events.push(WatcherEvent::Restarted(format!(
+                        "the process that queries the driver cannot be started: {error}"
+                    )));
                 }
             }
         }
@@ -147,7 +149,8 @@ impl Watcher {
         self.backing_off.values().filter(is_resting).map(|backing_off| &backing_off.gpu).chain(&self.closed)
     }
 
-    /// Whether all of the vendor's GPUs are to be closed. NVIDIA's library may open a GPU without a request for its handle.
+    /// Whether all of the vendor's GPUs are to be closed. If so, the process does not load the vendor's library: NVIDIA's may open a GPU
+    /// without a request for its handle.
     fn are_all_closed(&self) -> bool {
         let is_closed = |key: &Key| self.closed.iter().any(|gpu| gpu.key() == *key);
         !self.known.is_empty() && self.known.keys().all(is_closed)
@@ -161,7 +164,8 @@ impl Watcher {
         }
         self.closed = closed;
         self.end_former();
-        // The running process ends only after the next one has opened the other GPUs, so that the driver keeps them initialised and no event is missed.
+        // The running process ends only after the next one has opened the other GPUs, so that these GPUs remain initialized and no event is
+        // missed.
         self.former = self.running.take();
         if self.former.is_some() && self.launch(now).is_err() {
             self.end_former();
@@ -169,7 +173,7 @@ impl Watcher {
         }
     }
 
-    /// Ends the process that has GPUs open which are to be closed. Returns the events that it received last.
+    /// Ends the previous process, which has GPUs open that are to be closed. Returns the events in its unread output.
     fn end_former(&mut self) -> Vec<Line> {
         let Some(mut former) = self.former.take() else { return Vec::new() };
         let mut output_left = std::mem::take(&mut former.unparsed);
@@ -184,7 +188,7 @@ impl Watcher {
         lines.filter(|line| matches!(line, Line::Event { .. })).collect()
     }
 
-    /// The GPUs that no process has open.
+    /// The GPUs to be closed, once no former or killed process can have them open; until then, none.
     pub(super) fn closed_keys(&mut self) -> Vec<Key> {
         self.reap();
         if self.stuck.is_empty() && self.former.is_none() {
@@ -244,7 +248,7 @@ impl Watcher {
         while let Some(end) = running.unparsed.iter().position(|byte| *byte == b'\n') {
             let remainder = running.unparsed.split_off(end + 1);
             let line = std::mem::replace(&mut running.unparsed, remainder);
-            // Other lines were printed by a library.
+            // The output is not trusted: a line that cannot be parsed is skipped.
             let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
             let line_timeout = match &line {
                 Line::Done | Line::Event { .. } | Line::Reset { .. } | Line::Trouble { .. } => {
@@ -286,10 +290,10 @@ impl Watcher {
 
     fn handle_exit(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
         let queried_gpu = self.running.as_ref().and_then(|running| running.queried_gpu.clone());
-        let exit = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
+        let exit = self.end(now).unwrap_or_else(|| "it closed its output or wrote an overlong line".to_owned());
         self.crashes += 1;
         self.delay_restart(now);
-        // A user can kill the process, too. Only repeated crashes point to the driver.
+        // The OOM killer or an administrator can end the process, too. Only repeated crashes point to the driver.
         if self.crashes >= 3 {
             self.crashes = 0;
             self.back_off(now, queried_gpu.as_ref());
@@ -304,7 +308,8 @@ impl Watcher {
         // The next process queries the driver at once, which shows whether it still responds.
         if is_idle {
             return events.push(WatcherEvent::Restarted(
-                "the driver's wait for events did not return; watcher restarted".to_owned(),
+                "the driver's wait for events did not return; restarting the process that queries the driver"
+                    .to_owned(),
             ));
         }
         self.back_off(now, queried_gpu.as_ref());
@@ -326,7 +331,7 @@ impl Watcher {
         backing_off.until = now + backing_off.backoff;
     }
 
-    /// Kills the process, which is then started again at once. Returns how it ended, if it has ended.
+    /// Kills the process. It is started again at once, unless the caller delays the start. Returns how it ended, if it has ended.
     fn end(&mut self, now: Instant) -> Option<String> {
         self.end_former();
         let mut running = self.running.take()?;
@@ -347,7 +352,7 @@ impl Watcher {
         self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
     }
 
-    /// Keeps a process that is stuck in the driver, which ignores even KILL.
+    /// Reaps killed processes. A process that is stuck in the driver does not die of SIGKILL, and remains in the list.
     fn reap(&mut self) {
         self.stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }

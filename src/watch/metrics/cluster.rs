@@ -1,6 +1,6 @@
 //! Metrics of the cluster under the names of vpenso/prometheus-slurm-exporter (`slurm_*`).
 //!
-//! Its gauges whose names end in `_total` are untyped here, because Prometheus reserves that suffix for counters.
+//! That exporter's gauges whose names end in `_total` are untyped here, because Prometheus reserves that suffix for counters.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use slurm::nodes::ClusterNode;
 
 use Kind::{Gauge, Untyped};
 
-/// Suffix of vpenso's name of a node state, its help text, and the prefix of Slurm's names.
+/// For each node state: the suffix of vpenso's metric name, the help text, and the prefix of Slurm's state names.
 const NODE_STATES: [(&str, &str, &str); 10] = [
     ("alloc", "Nodes whose CPUs are all allocated.", "allocated"),
     ("comp", "Nodes with completing jobs.", "completing"),
     ("down", "Nodes that are down.", "down"),
     ("drain", "Nodes that are drained or draining.", "drain"),
-    ("err", "Nodes with an error.", "err"),
+    ("err", "Nodes with an invalid or unknown state.", "err"),
     ("fail", "Failing nodes.", "fail"),
-    ("idle", "Nodes without jobs.", "idle"),
+    ("idle", "Idle nodes.", "idle"),
     ("maint", "Nodes in maintenance.", "maint"),
     ("mix", "Nodes with some CPUs allocated.", "mix"),
-    ("resv", "Nodes that are reserved.", "res"),
+    ("resv", "Idle nodes that are reserved.", "res"),
 ];
 
 const JOB_STATES: [(&str, &str, &str); 11] = [
     ("pending", "PENDING", "Pending jobs."),
     ("running", "RUNNING", "Running jobs."),
     ("suspended", "SUSPENDED", "Jobs that are suspended."),
-    ("cancelled", "CANCELLED", "Jobs that were cancelled, as long as slurmctld keeps them."),
+    ("cancelled", "CANCELLED", "Cancelled jobs that slurmctld keeps in memory (MinJobAge)."),
     ("completing", "COMPLETING", "Completing jobs."),
-    ("completed", "COMPLETED", "Jobs that completed, as long as slurmctld keeps them."),
+    ("completed", "COMPLETED", "Completed jobs that slurmctld keeps in memory (MinJobAge)."),
     ("configuring", "CONFIGURING", "Jobs whose nodes are being prepared."),
-    ("failed", "FAILED", "Jobs that failed, as long as slurmctld keeps them."),
-    ("timeout", "TIMEOUT", "Jobs that reached their time limit, as long as slurmctld keeps them."),
-    ("preempted", "PREEMPTED", "Jobs that were preempted, as long as slurmctld keeps them."),
-    ("node_fail", "NODE_FAIL", "Jobs whose node failed, as long as slurmctld keeps them."),
+    ("failed", "FAILED", "Failed jobs that slurmctld keeps in memory (MinJobAge)."),
+    ("timeout", "TIMEOUT", "Timed-out jobs that slurmctld keeps in memory (MinJobAge)."),
+    ("preempted", "PREEMPTED", "Preempted jobs that slurmctld keeps in memory (MinJobAge)."),
+    ("node_fail", "NODE_FAIL", "Jobs that a node failure ended and that slurmctld keeps in memory (MinJobAge)."),
 ];
 
 /// All metric families of the cluster.
@@ -54,8 +54,8 @@ fn nodes(slurm: &Slurm) -> Vec<Family> {
     NODE_STATES.iter().map(|(name, help, start)| gauge(format!("slurm_nodes_{name}"), help, count(start))).collect()
 }
 
-/// The state under which a node is counted: exactly one of [`NODE_STATES`]. If Slurm reports only a plan or power saving, this is the
-/// state of the node's CPUs.
+/// The state under which a node is counted: exactly one of [`NODE_STATES`]. A state that is not among them, such as `planned` or one of
+/// power saving, is replaced by the node's base state.
 fn counted_state(node: &ClusterNode) -> &'static str {
     const SYNONYMS: [(&str, &str); 2] = [("inval", "err"), ("unknown", "err")];
     let base = node.state_flags.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
@@ -66,7 +66,7 @@ fn counted_state(node: &ClusterNode) -> &'static str {
     known(state(node)).or_else(|| known(&base)).unwrap_or("err")
 }
 
-/// The state as in `sinfo`: an idle node in a reservation is reserved or in maintenance.
+/// The state as in `sinfo`: a node in a maintenance reservation is in maintenance, and an idle node in another reservation is reserved.
 fn state(node: &ClusterNode) -> &str {
     let has = |word: &str| node.state_flags.iter().any(|own| own == word);
     match node.report.state.as_str() {
@@ -90,7 +90,7 @@ fn queue(slurm: &Slurm) -> Vec<Family> {
 
 /// Whether the node accepts no jobs.
 fn is_closed(node: &ClusterNode) -> bool {
-    node.drained || ["down", "fail", "inval"].contains(&node.report.state.as_str())
+    node.drained || ["down", "fail", "failing", "inval"].contains(&node.report.state.as_str())
 }
 
 /// CPUs as in `sinfo --format=%C`.
@@ -130,12 +130,12 @@ fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
     let ratio = (total > 0).then(|| used as f64 / total as f64);
     vec![
         gauge("slurm_cpus_alloc".to_owned(), "CPUs allocated to jobs.", cpus.allocated),
-        gauge("slurm_cpus_idle".to_owned(), "CPUs available to jobs.", cpus.idle),
-        gauge("slurm_cpus_other".to_owned(), "CPUs of nodes that accept no jobs.", cpus.other),
+        gauge("slurm_cpus_idle".to_owned(), "Free CPUs of nodes that accept jobs.", cpus.idle),
+        gauge("slurm_cpus_other".to_owned(), "Free CPUs of nodes that accept no jobs.", cpus.other),
         Family::new("slurm_cpus_total", Untyped, "All CPUs.").with(&[], cpus.total),
         gauge("slurm_gpus_alloc".to_owned(), "GPUs allocated to jobs, in whole or in part.", used),
-        gauge("slurm_gpus_idle".to_owned(), "GPUs available to jobs.", idle),
-        gauge("slurm_gpus_other".to_owned(), "GPUs of nodes that accept no jobs.", total - used - idle),
+        gauge("slurm_gpus_idle".to_owned(), "Free GPUs of nodes that accept jobs.", idle),
+        gauge("slurm_gpus_other".to_owned(), "Free GPUs of nodes that accept no jobs.", total - used - idle),
         Family::new("slurm_gpus_total", Untyped, "All GPUs.").with(&[], total),
         gauge("slurm_gpus_utilization".to_owned(), "Fraction of the GPUs allocated to jobs.", ratio),
     ]
@@ -161,20 +161,21 @@ fn partitions(slurm: &Slurm) -> Vec<Family> {
     }
     vec![
         family("allocated", Gauge, "The partition's CPUs allocated to jobs.", |cpus| cpus.allocated),
-        family("idle", Gauge, "The partition's CPUs available to jobs.", |cpus| cpus.idle),
-        family("other", Gauge, "The CPUs of the partition's nodes that accept no jobs.", |cpus| cpus.other),
+        family("idle", Gauge, "Free CPUs of the partition's nodes that accept jobs.", |cpus| cpus.idle),
+        family("other", Gauge, "Free CPUs of the partition's nodes that accept no jobs.", |cpus| cpus.other),
         family("total", Untyped, "The partition's CPUs.", |cpus| cpus.total),
         pending,
     ]
 }
 
 fn fair_shares(slurm: &Slurm) -> Vec<Family> {
-    let mut family = Family::new("slurm_account_fairshare", Gauge, "Fair-share factor of the account.");
+    let mut family =
+        Family::new("slurm_account_fairshare", Gauge, "Fair-share factor of the account; LevelFS under Fair Tree.");
     slurm.fair_shares.iter().for_each(|share| family.add(&[("account", &share.account)], share.factor));
     vec![family]
 }
 
-/// CPUs and jobs of users and accounts. Users and accounts without jobs have no series, as in vpenso's exporter.
+/// CPUs and jobs of users and accounts. A value of 0 has no series, as in vpenso's exporter.
 fn shares(slurm: &Slurm) -> Vec<Family> {
     let by_user = slurm.queue.by(|job| &job.user);
     let by_account = slurm.queue.by(|job| &job.account);
@@ -205,8 +206,8 @@ fn each_node(slurm: &Slurm) -> Vec<Family> {
     };
     vec![
         family("cpu_alloc", Gauge, "The node's CPUs allocated to jobs.", |node| Cpus::of(node).allocated),
-        family("cpu_idle", Gauge, "The node's CPUs available to jobs.", |node| Cpus::of(node).idle),
-        family("cpu_other", Gauge, "The node's CPUs while it accepts no jobs.", |node| Cpus::of(node).other),
+        family("cpu_idle", Gauge, "The node's free CPUs; 0 if it accepts no jobs.", |node| Cpus::of(node).idle),
+        family("cpu_other", Gauge, "The node's free CPUs; 0 if it accepts jobs.", |node| Cpus::of(node).other),
         family("cpu_total", Untyped, "The node's CPUs.", |node| Cpus::of(node).total),
         family("mem_alloc", Gauge, "The node's memory allocated to jobs, in MiB.", |node| node.memory_allocated_mib),
         family("mem_total", Untyped, "The node's memory for jobs, in MiB.", |node| node.memory_mib),
@@ -220,7 +221,7 @@ fn scheduler(slurm: &Slurm) -> Vec<Family> {
         ("queue_size", Gauge, "Messages queued by slurmctld for sending.", scheduler.queue_size),
         ("dbd_queue_size", Gauge, "Messages queued for slurmdbd.", scheduler.dbd_queue_size),
         ("last_cycle", Gauge, "Duration of the main scheduler's last cycle, in microseconds.", scheduler.last_cycle),
-        ("mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", scheduler.mean_cycle),
+        ("mean_cycle", Gauge, "Mean duration of a cycle of the main scheduler, in microseconds.", scheduler.mean_cycle),
         ("cycle_per_minute", Gauge, "Cycles of the main scheduler per minute.", scheduler.cycles_per_minute),
         (
             "backfill_last_cycle",
@@ -228,7 +229,12 @@ fn scheduler(slurm: &Slurm) -> Vec<Family> {
             "Duration of the backfill scheduler's last cycle, in microseconds.",
             scheduler.backfill_last_cycle,
         ),
-        ("backfill_mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", scheduler.backfill_mean_cycle),
+        (
+            "backfill_mean_cycle",
+            Gauge,
+            "Mean duration of a backfill cycle, in microseconds.",
+            scheduler.backfill_mean_cycle,
+        ),
         (
             "backfill_depth_mean",
             Gauge,
@@ -303,16 +309,17 @@ mod tests {
             {"name": "c1", "state": ["MIXED"], "cpus": 8, "alloc_cpus": 3, "gres": "gpu:a:4", "gres_used": "gpu:a:1(IDX:2)", "partitions": ["main"]},
             {"name": "c2", "state": ["IDLE", "DRAIN"], "cpus": 16, "alloc_cpus": 5, "gres": "gpu:a:2", "partitions": ["main", "old"]},
             {"name": "c3", "state": ["IDLE"], "cpus": 2, "partitions": ["old"]},
+            {"name": "c4", "state": ["MIXED", "FAIL"], "cpus": 4, "alloc_cpus": 1, "partitions": ["old"]},
         ]});
         let cluster = ClusterNodes::parse(&nodes.to_string(), r#"{"jobs": []}"#).unwrap();
         let slurm = Slurm { cluster, ..Slurm::default() };
         let text = |families: &[Family]| super::super::exposition::text(families);
         let all = text(&cpus_and_gpus(&slurm));
         for (name, value) in [
-            ("cpus_alloc", "8"),
+            ("cpus_alloc", "9"),
             ("cpus_idle", "7"),
-            ("cpus_other", "11"),
-            ("cpus_total", "26"),
+            ("cpus_other", "14"),
+            ("cpus_total", "30"),
             ("gpus_alloc", "1"),
             ("gpus_idle", "3"),
             ("gpus_other", "2"),
@@ -321,7 +328,7 @@ mod tests {
             assert!(all.contains(&format!("\nslurm_{name} {value}\n")), "{name}: {all}");
         }
         let partitions = text(&partitions(&slurm));
-        for (partition, [allocated, idle, other, total]) in [("main", [8, 5, 11, 24]), ("old", [5, 2, 11, 18])] {
+        for (partition, [allocated, idle, other, total]) in [("main", [8, 5, 11, 24]), ("old", [6, 2, 14, 22])] {
             for (name, value) in [("allocated", allocated), ("idle", idle), ("other", other), ("total", total)] {
                 let line = format!("\nslurm_partition_cpus_{name}{{partition=\"{partition}\"}} {value}\n");
                 assert!(partitions.contains(&line), "{line}: {partitions}");

@@ -1,6 +1,6 @@
 //! Metrics of NVIDIA GPUs under the names of dcgm-exporter.
 //!
-//! DCGM's units: MHz, MiB, percent, watts, mJ. Profiling metrics (`DCGM_FI_PROF_...`) are ratios from 0 to 1.
+//! DCGM's units: MHz, MiB, percent, watts, mJ, degrees Celsius. Profiling metrics (`DCGM_FI_PROF_...`) are ratios from 0 to 1.
 
 use super::exposition::{Family, Kind, Value};
 use super::gpus::{Row, bus_id, free_mib};
@@ -45,7 +45,7 @@ const ROWS: [Row; 16] = [
     }),
 ];
 
-/// The families of the GPUs with a recent sample.
+/// The metric families of GPUs that support CUDA. Measurements are left out if the last sample is too old.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Family> {
     let named = |name: &str| format!("DCGM_FI_{name}");
     let nvidia = || gpus.iter().filter(|gpu| gpu.identity.vendor.traits().has_cuda);
@@ -59,7 +59,7 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Fa
                     with_labels(gpu, host, None, |labels| family.add(labels, value(gpu)));
                     continue;
                 };
-                // The family keeps one series per GPU instance.
+                // The family ignores further compute instances of a GPU instance.
                 for instance in &gpu.readings.instances {
                     with_labels(gpu, host, Some(instance), |labels| family.add(labels, instance_value(instance)));
                 }
@@ -67,7 +67,7 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Fa
             family
         })
         .collect();
-    let mut xid = Family::new(named("DEV_XID_ERRORS"), Gauge, "The last XID error; 0 is none.");
+    let mut xid = Family::new(named("DEV_XID_ERRORS"), Gauge, "The last XID error; 0 if there was none.");
     nvidia().for_each(|gpu| with_labels(gpu, host, None, |labels| xid.add(labels, last_xid(gpu))));
     families.push(xid);
     families

@@ -1,6 +1,6 @@
 //! Prometheus's text format, version 0.0.4.
 //!
-//! Each family occurs once, with HELP and TYPE; each series occurs once; a value that is not a number is left out.
+//! Each family with a series has HELP and TYPE; each series occurs once; a value that is missing or not finite is left out.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ pub(super) enum Kind {
     Counter,
     /// May increase and decrease.
     Gauge,
-    /// Has a name fixed by another exporter that contradicts its type: a gauge called `_total`, for example.
+    /// Has a name, fixed by another exporter, that suggests the wrong type: for example, a gauge whose name ends in `_total`.
     Untyped,
 }
 
@@ -37,7 +37,8 @@ impl Family {
         Self { name: name.into(), kind, help, series: BTreeSet::new(), lines: String::new() }
     }
 
-    /// Adds a series. Labels without a value are left out, which is equivalent for Prometheus.
+    /// Adds a series, unless the value is missing or the family has a series with these labels. Empty labels are left out, which is
+    /// equivalent for Prometheus.
     pub(super) fn add(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
         let Value(Some(value)) = value.into() else { return };
         let mut text = String::new();
@@ -52,7 +53,7 @@ impl Family {
         }
     }
 
-    /// The same family with one more series.
+    /// Adds a series and returns the family.
     pub(super) fn with(mut self, labels: &[(&str, &str)], value: impl Into<Value>) -> Self {
         self.add(labels, value);
         self

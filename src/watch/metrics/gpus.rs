@@ -1,7 +1,7 @@
 //! Metrics of the GPUs of all vendors (`slurminit_gpu_*`), and of NVIDIA's under the names of
 //! utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_*`).
 //!
-//! Units are Prometheus's own: bytes, watts, joules, hertz, ratios from 0 to 1.
+//! Units are Prometheus's own: bytes, watts, joules, hertz, degrees Celsius, ratios from 0 to 1.
 
 use super::exposition::{Family, Kind, Value};
 use super::mig;
@@ -9,7 +9,7 @@ use faults::fault::FaultKind;
 use faults::report::GpuReport;
 use model::inventory::{ComputeMode, PciAddress};
 
-/// Name and help text of a family, and its value for a GPU.
+/// Name, type and help text of a family, and its value for a GPU.
 pub(super) type Row = (&'static str, Kind, &'static str, fn(&GpuReport) -> Value);
 
 use Kind::{Counter, Gauge};
@@ -29,7 +29,7 @@ const MEASURED: [Row; 42] = [
     ("memory_total_bytes", Gauge, "Total memory.", |gpu| {
         gpu.condition.memory_mib.map(|(_, total)| total.saturating_mul(MIB)).into()
     }),
-    ("memory_free_bytes", Gauge, "Free memory, without what the driver keeps for itself.", |gpu| {
+    ("memory_free_bytes", Gauge, "Free memory, without the memory that the driver reserves.", |gpu| {
         free_mib(gpu).map(|free| free.saturating_mul(MIB)).into()
     }),
     ("temperature_gpu", Gauge, "The temperature in degrees Celsius.", |gpu| gpu.condition.temperature.into()),
@@ -61,9 +61,12 @@ const MEASURED: [Row; 42] = [
         gpu.readings.clock_event_reasons.into()
     }),
     ("clocks_event_reasons_gpu_idle", Gauge, "Whether the clocks are low because the GPU is idle.", |gpu| bit(gpu, 0)),
-    ("clocks_event_reasons_applications_clocks_setting", Gauge, "Whether a setting limits the clocks.", |gpu| {
-        bit(gpu, 1)
-    }),
+    (
+        "clocks_event_reasons_applications_clocks_setting",
+        Gauge,
+        "Whether the setting for application clocks limits the clocks.",
+        |gpu| bit(gpu, 1),
+    ),
     ("clocks_event_reasons_sw_power_cap", Gauge, "Whether the power limit lowers the clocks.", |gpu| bit(gpu, 2)),
     ("clocks_event_reasons_hw_slowdown", Gauge, "Whether the hardware lowers the clocks.", |gpu| bit(gpu, 3)),
     ("clocks_event_reasons_sync_boost", Gauge, "Whether a sync boost group lowers the clocks.", |gpu| bit(gpu, 4)),
@@ -97,9 +100,12 @@ const MEASURED: [Row; 42] = [
     ("ecc_errors_corrected_aggregate_total", Kind::Untyped, "Corrected errors over the GPU's lifetime.", |gpu| {
         gpu.readings.ecc_corrected.into()
     }),
-    ("ecc_errors_uncorrected_aggregate_total", Kind::Untyped, "Uncorrected errors over the GPU's lifetime.", |gpu| {
-        gpu.readings.ecc_uncorrected.or(gpu.readings.ras_uncorrected).into()
-    }),
+    (
+        "ecc_errors_uncorrected_aggregate_total",
+        Kind::Untyped,
+        "Uncorrected errors over the GPU's lifetime; for AMD, since the driver was loaded.",
+        |gpu| gpu.readings.ecc_uncorrected.or(gpu.readings.ras_uncorrected).into(),
+    ),
     ("remapped_rows_correctable", Gauge, "Rows remapped after correctable errors.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.correctable).into()
     }),
@@ -112,13 +118,20 @@ const MEASURED: [Row; 42] = [
     ("remapped_rows_failure", Gauge, "Whether a row remap failed for lack of spare rows.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.has_failed).into()
     }),
-    ("gpu_recovery_action", Gauge, "The recovery action requested by the driver: 0 none, 1 reset.", |gpu| {
-        gpu.readings.recovery_action.into()
-    }),
-    ("fabric_state", Gauge, "The NVLink fabric: 1 not started, 2 in progress, 3 completed.", |gpu| {
-        gpu.readings.fabric_state.into()
-    }),
-    ("compute_mode", Gauge, "0: shared, 2: prohibited, 3: one process.", |gpu| {
+    (
+        "gpu_recovery_action",
+        Gauge,
+        "The recovery action requested by the driver (NVML's number): 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, \
+         5 restore the IMEX domain, 6 bus reset, 7 system reboot.",
+        |gpu| gpu.readings.recovery_action.into(),
+    ),
+    (
+        "fabric_state",
+        Gauge,
+        "State of the GPU's registration with its NVLink fabric: 1 not started, 2 in progress, 3 completed.",
+        |gpu| gpu.readings.fabric_state.into(),
+    ),
+    ("compute_mode", Gauge, "Compute mode: 0 shared, 2 prohibited, 3 one process.", |gpu| {
         let number = |mode| match mode {
             ComputeMode::Shared => 0_u32,
             ComputeMode::Prohibited => 2,
@@ -126,7 +139,7 @@ const MEASURED: [Row; 42] = [
         };
         gpu.condition.compute_mode.map(number).into()
     }),
-    ("persistence_mode", Gauge, "Whether the driver stays loaded while the GPU is unused.", |gpu| {
+    ("persistence_mode", Gauge, "Whether the driver remains loaded while the GPU is unused.", |gpu| {
         gpu.condition.is_persistent.into()
     }),
     ("compute_apps", Gauge, "Compute processes on the GPU.", |gpu| {
@@ -156,7 +169,7 @@ const LINK: [Row; 6] = [
     }),
 ];
 
-/// The measurements of all vendors: the name after `slurminit_gpu_`, and the name that NVIDIA's exporter gives to the same value.
+/// The measurements of all vendors: the name after `slurminit_gpu_`, and the name of the same value after `nvidia_smi_`.
 const NEUTRAL: [(&str, &str); 14] = [
     ("utilization_ratio", "utilization_gpu_ratio"),
     ("memory_utilization_ratio", "utilization_memory_ratio"),
@@ -231,7 +244,8 @@ fn info(name: &str, gpus: &[GpuReport], vendor: fn(&GpuReport) -> &'static str) 
 }
 
 fn processes(gpus: &[GpuReport]) -> Vec<Family> {
-    let mut info = Family::new("nvidia_smi_compute_app_info", Gauge, "A process on the GPU, by its PID on the host.");
+    let mut info =
+        Family::new("nvidia_smi_compute_app_info", Gauge, "A process on the GPU, by its PID in the container.");
     let mut used = Family::new("nvidia_smi_compute_app_used_memory_bytes", Gauge, "GPU memory used by a process.");
     for gpu in gpus {
         for process in gpu.condition.processes.iter().flatten() {
@@ -263,8 +277,8 @@ fn xids(gpus: &[GpuReport]) -> [Family; 2] {
     [total, last]
 }
 
-/// The label: the UUID in lower case without `GPU-`; else the PCI address and render node, which partitions do not share; else
-/// the index.
+/// The value of the `uuid` label: the UUID in lower case without `GPU-`; else the PCI address, with the render node because partitions of a
+/// GPU share the address; else the index.
 pub(super) fn uuid(gpu: &GpuReport) -> String {
     let own = gpu.identity.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
     let node =
@@ -295,7 +309,7 @@ fn percent(percent: Option<u32>) -> Value {
     percent.map(|percent| f64::from(percent) / 100.0).into()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a meter that counts so far has no such precision")]
+#[expect(clippy::cast_precision_loss, reason = "a measurement needs no more digits")]
 fn thousandth(value: Option<u64>) -> Value {
     value.map(|value| value as f64 / 1000.0).into()
 }

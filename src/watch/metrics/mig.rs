@@ -11,7 +11,7 @@ use model::inventory::InstanceReadings;
 type Row = (&'static str, &'static str, fn(&InstanceReadings) -> Value);
 
 const MEASURED: [Row; 3] = [
-    ("memory_used_bytes", "Memory of the GPU instance in use.", |instance| instance.memory_used.into()),
+    ("memory_used_bytes", "Memory in use on the GPU instance.", |instance| instance.memory_used.into()),
     ("sm_activity_ratio", "Fraction of time in which the multiprocessors had work.", |instance| ratio(instance.sm_ppm)),
     ("tensor_activity_ratio", "Fraction of time in which the tensor cores were busy.", |instance| {
         ratio(instance.tensor_ppm)
@@ -34,7 +34,7 @@ pub(super) fn families(gpus: &[GpuReport]) -> Vec<Family> {
     }
     let measured = MEASURED.iter().map(|(name, help, value)| {
         let mut family = Family::new(format!("nvidia_smi_mig_{name}"), Kind::Gauge, help);
-        // The family keeps one series per GPU instance.
+        // The family ignores further compute instances of a GPU instance.
         for (gpu, instance) in instances() {
             family.add(&[("uuid", &gpu), ("gpu_instance_id", &instance.gpu_instance.to_string())], value(instance));
         }

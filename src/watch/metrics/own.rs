@@ -11,7 +11,7 @@ use machine::{Part, Snapshot, UnitState};
 
 use Kind::{Counter, Gauge};
 
-/// The states of a unit.
+/// The states of a daemon or service.
 const STATES: [UnitState; 7] = [
     UnitState::Waiting,
     UnitState::Starting,
@@ -22,16 +22,21 @@ const STATES: [UnitState; 7] = [
     UnitState::GivenUp,
 ];
 
-/// slurminit's own families. `slurm` is slurmctld's answer.
+/// slurminit's own families. `slurm` is slurmctld's answer, or why there is none.
 pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family> {
     let mut all = vec![
         Family::new("slurminit_build_info", Gauge, "slurminit's version, as a label.")
             .with(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
-        Family::new("slurminit_slurm_up", Gauge, "Whether slurmctld responds.").with(&[], slurm.is_ok()),
+        Family::new("slurminit_slurm_up", Gauge, "Whether the last queries to slurmctld succeeded.")
+            .with(&[], slurm.is_ok()),
         Family::new("slurminit_slurm_answer_seconds", Gauge, "Duration of the queries to slurmctld.")
             .with(&[], slurm.ok().map(|slurm| slurm.took.as_secs_f64())),
-        Family::new("slurminit_gpu_report_age_seconds", Gauge, "Age of the last GPU report.")
-            .with(&[], files.report_age()),
+        Family::new(
+            "slurminit_gpu_report_age_seconds",
+            Gauge,
+            "Age of the last GPU sample; before the first sample, slurminit's uptime.",
+        )
+        .with(&[], files.report_age()),
     ];
     if let Some(snapshot) = &files.snapshot {
         all.extend(daemons(snapshot, files.uptime_ms));
@@ -44,7 +49,7 @@ pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family
     all
 }
 
-/// The GPU use of each user's jobs. Single jobs have no series.
+/// The GPU use of each user's jobs. Individual jobs have no series.
 #[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
 fn users(users: &BTreeMap<String, UserUse>) -> [Family; 3] {
     let family = |name: &str, help, value: fn(&UserUse) -> f64| {
@@ -53,9 +58,17 @@ fn users(users: &BTreeMap<String, UserUse>) -> [Family; 3] {
         family
     };
     [
-        family("gpu_seconds", "Time in which the user's jobs had GPUs of this node.", |of| of.gpu_ms as f64 / 1000.0),
-        family("gpu_used_seconds", "The part of it in which a kernel ran.", |of| of.busy as f64 / 100_000.0),
-        family("gpu_energy_joules", "Energy of the GPUs that the user's jobs had.", |of| of.energy_mj as f64 / 1000.0),
+        family(
+            "gpu_seconds",
+            "GPU time of the user's jobs on this node, as far as samples cover it, summed over the GPUs.",
+            |of| of.gpu_ms as f64 / 1000.0,
+        ),
+        family("gpu_used_seconds", "GPU time of the user's jobs in which a kernel ran, summed over the GPUs.", |of| {
+            of.busy as f64 / 100_000.0
+        }),
+        family("gpu_energy_joules", "Energy that GPUs consumed while the user's jobs had them.", |of| {
+            of.energy_mj as f64 / 1000.0
+        }),
     ]
 }
 
@@ -73,7 +86,12 @@ fn daemons(snapshot: &Snapshot, uptime_ms: u64) -> Vec<Family> {
         }
     }
     vec![
-        Family::new("slurminit_ready", Gauge, "Whether jobs can run.").with(&[], snapshot.ready),
+        Family::new(
+            "slurminit_ready",
+            Gauge,
+            "Whether the container is ready; a node that remains drained counts as ready.",
+        )
+        .with(&[], snapshot.ready),
         Family::new("slurminit_uptime_seconds", Gauge, "Uptime of slurminit.").with(&[], uptime_ms as f64 / 1000.0),
         Family::new("slurminit_reloads_total", Counter, "Requested reloads.").with(&[], snapshot.reload.asked),
         up,
@@ -85,7 +103,8 @@ fn daemons(snapshot: &Snapshot, uptime_ms: u64) -> Vec<Family> {
 #[expect(clippy::cast_precision_loss, reason = "no start takes so long")]
 fn boot(snapshot: &Snapshot) -> Vec<Family> {
     let mut parts = Family::new("slurminit_boot_part_seconds", Gauge, "Duration of a part of the start.");
-    let mut ready = Family::new("slurminit_boot_ready_seconds", Gauge, "Time from the start until the node was ready.");
+    let mut ready =
+        Family::new("slurminit_boot_ready_seconds", Gauge, "Time from slurminit's start until the node was ready.");
     for span in &snapshot.timeline {
         let until = span.until_us.filter(|_| span.part != Part::Command);
         parts.add(&[("part", &part(&span.part))], until.map(|until| until.saturating_sub(span.from_us) as f64 / 1e6));
@@ -115,7 +134,11 @@ fn faults(gpus: &[GpuReport]) -> Vec<Family> {
     let mut total = Family::new("slurminit_gpu_faults_total", Counter, "Faults since the start of the container.");
     let mut last = Family::new("slurminit_gpu_fault_last_timestamp_seconds", Gauge, "Time of the last fault.");
     let mut open = Family::new("slurminit_gpu_fault_open", Gauge, "A current fault of the GPU.");
-    let mut out = Family::new("slurminit_gpu_out", Gauge, "Whether the GPU is kept from jobs because of its faults.");
+    let mut out = Family::new(
+        "slurminit_gpu_out",
+        Gauge,
+        "Whether the GPU is excluded from jobs: faulty, released, or not yet initialized.",
+    );
     for gpu in gpus {
         let uuid = uuid(gpu);
         // All recovery actions are counted under one kind.

@@ -1,7 +1,7 @@
 //! The HTTP server. It serves a few fixed paths, no files, and accepts no request with a body.
 //!
 //! One thread serves all connections. A connection has one request; the request and the response have deadlines. A client that sends
-//! nothing cannot keep others out: if too many connections wait for their requests, the oldest is closed.
+//! nothing cannot block other clients: if too many connections wait for their requests, the oldest is closed.
 
 mod http;
 
@@ -22,7 +22,7 @@ use http::{Request, Response, content, status};
 const MAX_WAITING: usize = 256;
 /// Maximum number of connections that are being answered. Further ones are closed.
 const MAX_ANSWERING: usize = 256;
-/// The pause after a failed accept, when no file descriptors are left.
+/// The pause after a failed accept, for example because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const PAGE: &str = include_str!("page/page.html");
@@ -90,7 +90,8 @@ async fn receive(server: Arc<Server>, mut stream: TcpStream) {
 impl Server {
     async fn answer(&self, request: &Request) -> Response {
         if !request.hosts.iter().all(|host| is_allowed_host(host, &self.hosts)) {
-            let text = "request it by an IP address, or add the name to `hosts` of [metrics]\n";
+            let text =
+                "host name not allowed; use an IP address in the URL, or add the host name to `hosts` in [metrics]\n";
             return Response::new(status::MISDIRECTED_REQUEST, content::TEXT, text);
         }
         let response = match request.path.as_str() {
@@ -105,8 +106,8 @@ impl Server {
     }
 }
 
-/// Whether a Host header, with or without a port, is an address, one of the names of this machine, or a name without a dot, which no web
-/// page has. A web page could point its own name here and read this server through a browser (DNS rebinding).
+/// Whether a Host header, with or without a port, is an address, one of `names`, or a name without a dot, which no public web page has. A web
+/// page could point its own name here and read this server through a browser (DNS rebinding).
 fn is_allowed_host(host: &str, names: &[String]) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host, |(name, _)| name);

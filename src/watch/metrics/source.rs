@@ -25,7 +25,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Creates the source. The machine's name is kept only if DCGM's metric names are enabled.
+    /// Creates the source. The machine's name is used only if DCGM's metric names are enabled.
     pub(super) fn new(settings: Settings) -> Arc<Self> {
         let Settings { run, dcgm, host, accounting, .. } = settings;
         let dcgm = dcgm.then_some(host);
@@ -71,7 +71,7 @@ impl Source {
             let snapshot = overview::files(&run).snapshot;
             slurm::query(snapshot.and_then(|snapshot| snapshot.prepared).as_ref(), accounting)
         });
-        let answer = Arc::new(query.await.unwrap_or_else(|_| Err("the query failed".to_owned())));
+        let answer = Arc::new(query.await.unwrap_or_else(|_| Err("slurmctld could not be queried".to_owned())));
         *cache = Some((Instant::now(), Arc::clone(&answer)));
         answer
     }

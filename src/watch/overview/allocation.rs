@@ -1,6 +1,7 @@
 //! Which jobs have this container's GPUs, and for how long.
 //!
-//! The agent queries slurmctld only about busy GPUs. Here, a job with an idle GPU is included, too.
+//! The agent updates the jobs of each GPU in its report only while a GPU is busy or a fault is handled, so the report can omit a job with an
+//! idle GPU. This module adds such a job.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,13 @@ use model::inventory::Key;
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, GpuState};
 
-/// When each GPU was last seen with a job, in seconds since 1970.
+/// When each GPU last had a job, as far as known, in seconds since 1970.
 #[derive(Debug, Default)]
 pub struct Allocations(BTreeMap<Key, u64>);
 
 impl Allocations {
-    /// Writes slurmctld's answer into the report. Without an answer, the report is unchanged.
+    /// Sets in the report the jobs of each GPU, and since when it has been allocated or free, from slurmctld's answer. Without an answer, the
+    /// report is unchanged.
     pub fn apply(&mut self, files: &mut Files, slurm: Result<&Slurm, &str>) {
         let prepared = files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref());
         let (Ok(slurm), Some(prepared), Some(report)) = (slurm, prepared, files.report.as_mut()) else { return };
@@ -24,7 +26,8 @@ impl Allocations {
             if gpu.offered.iter().any(|index| is_unknown(node, *index)) {
                 continue;
             }
-            // The initial value: the agent has recorded each job that used a GPU, and slurmctld when a job last ended.
+            // Initially the later of two times: when the GPU last became free or allocated according to the agent, and, if the node has no
+            // jobs now, when the node was last busy.
             let known = gpu.since.max(node.last_busy.filter(|_| node.jobs.is_empty()).unwrap_or(0)).min(files.now);
             let idle = self.0.entry(gpu.identity.key()).or_insert(known);
             gpu.jobs = jobs(node, gpu);
@@ -35,7 +38,7 @@ impl Allocations {
                 None => {}
             }
             if !gpu.jobs.is_empty() {
-                // The GPU is free from now on, once its jobs have ended.
+                // The last time with a job. Once the GPU's jobs have ended, the GPU has been free since this time.
                 *idle = files.now;
             }
         }

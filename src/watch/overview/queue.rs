@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use model::queued_job::QueuedJob;
 
-/// The jobs that slurmctld lists, which includes ended jobs for some minutes.
+/// The jobs that slurmctld lists, including jobs that ended in the last few minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// In squeue's order.
+    /// The jobs, in squeue's order.
     pub jobs: Vec<QueuedJob>,
 }
 
-/// Numbers of jobs of a user or account, by state.
+/// The jobs of a user or account, counted by state, and the CPUs of the running ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Pending jobs.
@@ -35,7 +35,7 @@ impl Queue {
         self.jobs.iter().filter(|job| job.is_pending() && job.reason == "Dependency").count() as u64
     }
 
-    /// The jobs grouped by `key`.
+    /// The [`Share`] of each value of `key`, such as the user or the account.
     pub fn by<'a>(&'a self, key: impl Fn(&'a QueuedJob) -> &'a str) -> BTreeMap<&'a str, Share> {
         let mut shares: BTreeMap<&str, Share> = BTreeMap::new();
         for job in &self.jobs {
@@ -64,7 +64,7 @@ impl Queue {
         pending
     }
 
-    /// The jobs that have not ended: running jobs first, then pending ones.
+    /// The jobs that have not ended: first those that hold resources, then the pending ones.
     pub fn active(&self) -> impl Iterator<Item = &QueuedJob> {
         let with_waiting = |waits: bool| {
             let is_active = |job: &&QueuedJob| job.is_pending() || job.holds_resources();

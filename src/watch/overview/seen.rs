@@ -1,4 +1,4 @@
-//! The collected data.
+//! The data collected from the run directory and from slurmctld.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use slurm::scheduler::Scheduler;
 use slurm::shares::FairShare;
 use slurm::why::{Details, Situation};
 
-/// The contents of the run directory.
+/// The contents of the run directory, and the time of reading.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// The status of a running slurminit.
     pub snapshot: Option<Snapshot>,
-    /// Uptime of slurminit, in ms.
+    /// Uptime of slurminit, in ms; 0 if it is not running.
     pub uptime_ms: u64,
     /// The agent's report, however old.
     pub report: Option<Report>,
@@ -23,11 +23,11 @@ pub struct Files {
     pub now: u64,
 }
 
-/// Maximum duration of one sample of a GPU, in seconds.
+/// The duration of a sampling round that is tolerated before a report counts as stale, in seconds.
 const SLACK: u64 = 15;
 
 impl Files {
-    /// The age of the last sample in seconds; slurminit's uptime if no GPU has been sampled yet.
+    /// The age of the last sample in seconds; slurminit's uptime if no GPU has been sampled yet; `None` without a report.
     pub fn report_age(&self) -> Option<u64> {
         self.report.as_ref().map(|report| match report.at {
             0 => self.uptime_ms / 1000,
@@ -35,7 +35,7 @@ impl Files {
         })
     }
 
-    /// Whether there is no report, or it is older than several sampling intervals.
+    /// Whether there is no report, or it has no sample, or its last sample is older than three sampling intervals plus `SLACK`.
     pub fn is_stale(&self) -> bool {
         let longest = |report: &Report| SLACK + 3 * report.interval_ms / 1000;
         self.report.as_ref().is_none_or(|report| self.now.saturating_sub(report.at) > longest(report))

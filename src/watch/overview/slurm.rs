@@ -11,14 +11,14 @@ use slurm::why::Details;
 use super::queue::Queue;
 use super::seen::Slurm;
 
-/// Maximum length of a field of a job, in characters.
+/// Maximum length of a job's ID, partition or account, in characters.
 const MAX_FIELD: usize = 100;
 
 /// Queries slurmctld, including the accounts' shares if `has_shares`. `prepared` is the result of this container's
 /// start.
 ///
 /// # Errors
-/// A query fails: the reason in one line.
+/// A query other than that of the shares fails: the reason in one line.
 pub fn query(prepared: Option<&Prepared>, has_shares: bool) -> Result<Slurm, String> {
     let began = Instant::now();
     let client = Client::with_total_timeout(limit::SCRAPE);

@@ -20,11 +20,11 @@ use slurm::nodes::ClusterNode;
 const MAX_ROWS: usize = 100;
 /// Maximum number of listed tasks of a job array.
 const MAX_TASKS: u64 = 20;
-/// Maximum number of nodes.
+/// Maximum number of listed nodes.
 const MAX_NODES: usize = 256;
-/// Maximum length of a text chosen by users, in characters.
+/// Maximum length of a text other than a fault's line, in characters.
 const MAX_TEXT: usize = 400;
-/// Maximum length of a fault's line, which ends with the fix.
+/// Maximum length of a fault's line, which ends with the fix, in characters.
 const MAX_FAULT: usize = 1200;
 
 /// All data of the page.
@@ -36,25 +36,25 @@ pub struct State {
     pub version: &'static str,
     /// The node's name in Slurm; empty without a node.
     pub node: String,
-    /// Whether jobs can start here.
+    /// Whether the container is ready, and its node, if any, accepts jobs.
     pub is_ready: bool,
-    /// Why jobs cannot start here, in one line.
+    /// `ready`, or why not, in one line.
     pub why: String,
-    /// Whether the GPUs are simulated.
+    /// Whether one of `gpus` is simulated.
     pub is_simulated: bool,
     /// Number of simulated nodes; 0 for a real node.
     pub simulated_nodes: usize,
-    /// The age of the agent's report in seconds; `None` if there is none.
+    /// The age of the agent's last sample in seconds; slurminit's uptime before the first sample; `None` without a report.
     pub report_age: Option<u64>,
-    /// Whether the report is too old, so that its measurements are left out.
+    /// Whether the report is missing or too old, so that measurements are left out.
     pub is_stale: bool,
-    /// The state of the node because of a GPU fault.
+    /// How GPUs affect the node's state, in one line; `None` if they do not.
     pub notice: Option<String>,
     /// This container's GPUs.
     pub gpus: Vec<GpuView>,
-    /// The last faults, the latest first.
+    /// The most recent faults, the latest first.
     pub faults: Vec<FaultView>,
-    /// The jobs with GPUs of this node, and those of the last day; empty if Slurm hides jobs.
+    /// The jobs that have GPUs of this node, or had some in the last day; empty if Slurm hides jobs.
     pub job_uses: Vec<JobUse>,
     /// The daemons and services.
     pub daemons: Vec<DaemonView>,
@@ -85,13 +85,13 @@ pub struct GpuView {
     pub watts_limit: Option<u64>,
     /// The utilization in the last hour, as bars of eight heights.
     pub last_hour: String,
-    /// The jobs that have the GPU.
+    /// The jobs that have the GPU or a part of it.
     pub jobs: Vec<OwnedJob>,
     /// Seconds since the GPU was allocated or became free.
     pub for_seconds: Option<u64>,
     /// The current faults.
     pub faults: Vec<String>,
-    /// Whether jobs do not get the GPU because of its faults.
+    /// Whether Slurm's configuration excludes the GPU from jobs.
     pub is_out: bool,
 }
 
@@ -126,7 +126,7 @@ pub struct DaemonView {
 /// The cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SlurmView {
-    /// The nodes.
+    /// The first nodes; see `node_count`.
     pub nodes: Vec<ClusterNode>,
     /// Number of nodes.
     pub node_count: usize,
@@ -149,7 +149,7 @@ pub struct ArrayView {
     pub id: String,
     /// Number of tasks.
     pub tasks: u64,
-    /// Number of running tasks.
+    /// Number of tasks that hold resources.
     pub running: u64,
 }
 
@@ -188,10 +188,10 @@ impl State {
     }
 }
 
-/// Whether jobs can start here, and why not: from PID 1's status, then from slurmctld's report of the node.
+/// Whether the container is ready and its node, if any, accepts jobs, and why not: from PID 1's status, then from slurmctld's answer.
 fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool, String) {
     let Some(snapshot) = snapshot else {
-        return (false, "slurminit is not running here".to_owned());
+        return (false, "slurminit is not running in this container".to_owned());
     };
     let name = snapshot.prepared.as_ref().map_or("", |prepared| &prepared.node_name);
     let own = slurm.ok().and_then(|slurm| slurm.cluster.nodes.iter().find(|node| node.name == name));
@@ -229,7 +229,7 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
     }
 }
 
-/// The GPUs if there is no report: from the result of the start and slurmctld's answer.
+/// The GPUs if the agent has reported none: from the result of the start and slurmctld's answer.
 fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
     if prepared.simulated_nodes > 0 {
         // The table of nodes shows the GPUs of each node.
@@ -369,7 +369,7 @@ mod tests {
             (files(false), Ok(&idle), (false, "ready or why")),
             (files(true), Err("slurmctld is down"), (false, "slurmctld is down")),
             (files(true), Ok(&drained), (false, "the node is drained: fan")),
-            (Files::default(), Ok(&idle), (false, "slurminit is not running here")),
+            (Files::default(), Ok(&idle), (false, "slurminit is not running in this container")),
         ] {
             let state = State::of(&files, slurm);
             assert_eq!((state.is_ready, state.why.as_str()), expected);

@@ -122,8 +122,8 @@ fn failed_pull_names_image_registry_and_fix() {
         run(&format!("slurminit image remove {image}")).ok();
     };
     refused("docker://localhost:5000/lab/none:1", &["localhost:5000/lab/none:1", "check the name and the tag"]);
-    refused("docker://localhost:5001/lab/tools:1", &["connection refused", "network to localhost:5001"]);
-    refused("docker://registry.invalid/x", &["network to registry.invalid"]);
+    refused("docker://localhost:5001/lab/tools:1", &["connection refused", "this node to localhost:5001"]);
+    refused("docker://registry.invalid/x", &["this node to registry.invalid"]);
     refused("docker://Python", &["invalid image", "such as docker://python:3.13"]);
     refused("docker://localhost:5000/lab/foreign:1", &["lab/foreign:1", "is for linux/s390x"]);
     // 256 MiB stay free.
@@ -132,7 +132,7 @@ fn failed_pull_names_image_registry_and_fix() {
     assert_eq!(registries.container.sh("find /home/carol -type f"), "");
     // Without TLS, and with an unknown certificate.
     let plain = "docker://node1:5002/lab/tools:1";
-    refused(plain, &["insecure = true", "node1:5002 has no TLS"]);
+    refused(plain, &["insecure = true", "node1:5002 does not use TLS"]);
     run("mkdir -p ~/.config/containers && printf '[[registry]]\nlocation = \"node1:5002\"\ninsecure = true\n' >~/.config/containers/registries.conf").ok();
     works(plain);
     let closed = "docker://node1:5003/lab/tools:1";
@@ -197,7 +197,7 @@ fn containers_that_share_homes_pull_image_once() {
     first.until("grep -qs pulling /tmp/step");
     let waiting = docker(["exec", "--user", "alice", "--workdir", "/tmp", &other.name, "sh", "-c", step]);
     assert_eq!((waiting.code, waiting.stdout.as_str()), (0, "big\n"), "{waiting:?}");
-    assert!(waiting.stderr.contains("waiting for another task"), "{waiting:?}");
+    assert!(waiting.stderr.contains("another process is pulling"), "{waiting:?}");
     first.until("grep -qs code /tmp/step");
     assert!(first.sh("cat /tmp/step").ends_with("big\ncode 0"), "{}", first.sh("cat /tmp/step"));
     assert_eq!(first.sh("grep -c 'GET /v2/lab/big/manifests' /tmp/http.log"), "1");
@@ -234,7 +234,7 @@ fn interrupted_pull_is_taken_over_and_leaves_nothing() {
     registries.container.until("grep -qs code /tmp/step");
     let failed = step();
     assert_eq!(failed.matches("cannot pull localhost:5000/lab/big:1").count(), 2, "{failed}");
-    assert!(failed.contains("network to localhost:5000"), "{failed}");
+    assert!(failed.contains("this node to localhost:5000"), "{failed}");
     assert_eq!(registries.pulls("big"), pulls);
     let restart = "cd /srv/registry && docker-registry serve local.yml >>/tmp/local.log 2>&1";
     docker(["exec", "--detach", &registries.container.name, "sh", "-c", restart]).ok();

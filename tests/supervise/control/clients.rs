@@ -105,7 +105,7 @@ fn rejects_other_users_by_socket_mode_and_in_server() {
     };
     let refused = as_nobody(&["restart", "slurmctld"]);
     assert_eq!(refused.code, 1);
-    assert!(refused.stderr.contains("only root may do this"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("only root can send requests to slurminit"), "{}", refused.stderr);
     assert_eq!(as_nobody(&["status"]).code, 0, "status needs no privileges");
     assert_eq!(as_nobody(&["health", "--live"]).code, 0);
     fs::set_permissions(socket(&cluster), fs::Permissions::from_mode(0o666)).unwrap();

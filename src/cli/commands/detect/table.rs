@@ -35,7 +35,7 @@ pub(super) fn render(inventory: &Inventory, requirements: &[Requirement], images
     lines.join("\n") + "\n"
 }
 
-/// Met requirements take one line; others also show cause and fix.
+/// Met requirements of the same name share a line. Each unmet requirement has its own line, followed by its cause and fix, if any.
 fn requirement_lines(requirements: &[Requirement]) -> Vec<String> {
     if requirements.is_empty() {
         return Vec::new();
@@ -86,7 +86,7 @@ fn row(gpu: &Gpu) -> [String; 9] {
     let access = match (&gpu.access, &gpu.mig) {
         (Access::Usable, None) => "usable".to_owned(),
         (Access::Usable, Some(instances)) if instances.is_empty() => "MIG mode without an instance".to_owned(),
-        (Access::Usable, Some(_)) => "as MIG instances".to_owned(),
+        (Access::Usable, Some(_)) => "usable as MIG instances".to_owned(),
         (Access::Unusable { reason, obstacle }, _) if obstacle.is_seen_by_runtime() => format!("left out: {reason}"),
         (Access::Unusable { reason, .. }, _) => format!("UNUSABLE: {reason}"),
     };
@@ -138,7 +138,7 @@ fn driver(driver: &Driver) -> String {
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let Inventory { hostname, cpu, memory, cgroup, slurm, .. } = inventory;
     let cores: usize = cpu.sockets.iter().map(Vec::len).sum();
-    let quota = cpu.quota.map(|cpus| format!(", quota {cpus} CPUs")).unwrap_or_default();
+    let quota = cpu.quota.map(|cpus| format!(", CPU quota {cpus}")).unwrap_or_default();
     let machine_cpus: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
     let cpus = format!(
         "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine_cpus}",
@@ -258,7 +258,7 @@ mod tests {
 
         driver   nvidia 590.48.01, CUDA 13.1, through NVML
         host     node\x1b[2J
-        CPUs     4 allowed (0-3), quota 1.5 CPUs; the machine: sockets 1, cores 2, CPUs 4
+        CPUs     4 allowed (0-3), CPU quota 1.5; the machine: sockets 1, cores 2, CPUs 4
         memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
         cgroup   v2, read-only: cpu
         Slurm    24.11; plugins: gpu_nvml

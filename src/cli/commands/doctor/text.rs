@@ -7,7 +7,7 @@ use serde_json::json;
 use doctor::{ExaminedEntry, Observation, Verdict, worst_verdict};
 use model::printable;
 
-/// The report as text; `is_brief` leaves out passed checks.
+/// The report as text; `is_brief` leaves out passed checks and notes.
 pub(super) fn text(place: &str, examined: &[ExaminedEntry], is_brief: bool) -> String {
     let mut text = format!("slurminit doctor, {place}\n");
     let mut part = "";
@@ -64,4 +64,15 @@ pub(super) fn json(place: &str, examined: &[ExaminedEntry]) -> serde_json::Resul
     };
     let entries: Vec<_> = examined.iter().map(entry).collect();
     crate::commands::json(&json!({ "place": place, "verdict": worst_verdict(examined), "entries": entries }))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn json_has_place_and_verdict_of_all_entries() {
+        let json: serde_json::Value = serde_json::from_str(&super::json("on the host", &[]).unwrap()).unwrap();
+        let expected =
+            serde_json::json!({ "shape": json["shape"], "place": "on the host", "verdict": "ok", "entries": [] });
+        assert_eq!(json, expected);
+    }
 }

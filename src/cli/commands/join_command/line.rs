@@ -46,7 +46,7 @@ impl fmt::Display for JoinCommand {
 }
 
 impl JoinCommand {
-    /// A hint to mount shared directories, because this host's volumes do not exist on another host.
+    /// A hint to mount shared directories, because this host's volumes do not exist on another host; empty if the command has mounts.
     fn mount_advice(&self) -> &'static str {
         match self.mounts.is_empty() {
             true => {
@@ -59,22 +59,26 @@ impl JoinCommand {
     /// Advice for the operator, for standard error.
     pub(super) fn advice(&self, contents: &TokenContents, controller_port: u16, daemon_port: u16) -> String {
         let TokenContents { controller, address, .. } = contents;
-        let hours = contents.expires.saturating_sub(contents.issued).div_ceil(3600);
+        let validity = match contents.expires.saturating_sub(contents.issued) {
+            seconds @ 0..120 => format!("{seconds} s"),
+            seconds @ 120..7200 => format!("{} min", seconds / 60),
+            seconds => format!("{} h", seconds / 3600),
+        };
         let ports = match self.network {
             Network::Host => format!(
-                "The node has the name of its host. Open {address}:{controller_port} for it, and its port {daemon_port} for {controller}.\nFor another address of {controller}: --address.\n{}",
+                "The node takes the name of its host. In the firewalls, let the node connect to {address}:{controller_port}, and {controller} to port {daemon_port} of the node.\nTo use another address of {controller}, set --address.\n{}",
                 self.mount_advice()
             ),
             Network::Named(_) => String::new(),
         };
         let gpus = match self.gpu_type {
             Some(GpuType::None) | None => {
-                "The command passes no GPUs to the new container, because neither this image nor a node of this cluster has real GPUs.\n"
+                "The command passes no GPUs to the new container: this image has no GPU type, or its GPUs are simulated, or no node of this cluster has GPUs. To pass GPUs, add docker run's options, such as --gpus all.\n"
             }
             _ => "",
         };
         format!(
-            "SECRET: the command contains the munge key of this cluster: anyone who reads it can act as any user here, even as root.\nThat does not end when the token expires; only a new key on all machines revokes it.\nRun the command on the new machine within {hours} h, with the same image as {}. {ports}{gpus}",
+            "SECRET: the command contains the munge key of this cluster: anyone who reads it can act as any user of the cluster, even as root.\nThe key stays valid after the token expires; only a new key on all machines revokes it.\nRun the command on the new node's host within {validity}; {} must be the same image on that host as on this one. {ports}{gpus}",
             self.image
         )
     }
@@ -91,7 +95,7 @@ pub(super) fn free_name(nodes: &str) -> String {
 pub(super) fn parse_word(text: &str) -> Result<String, String> {
     is_word(text, "_.-")
         .then(|| text.to_owned())
-        .ok_or_else(|| "use letters, digits, and . _ - after the first character".to_owned())
+        .ok_or_else(|| "start with a letter or digit; then letters, digits, and . _ - are allowed".to_owned())
 }
 
 /// Parses the name of an image, such as `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.

@@ -1,4 +1,4 @@
-//! The shared mounts of the cluster's containers: volumes and directories of the host, as in this container.
+//! The mounts that the containers of the cluster share: volumes, and directories of the host.
 
 use std::fmt;
 use std::path::Path;
@@ -40,7 +40,8 @@ impl fmt::Display for SharedMount {
 impl SharedMount {
     /// Parses `SOURCE:TARGET` or `SOURCE:TARGET:ro`, as for `docker run --volume`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let error = || "not a mount; use SOURCE:TARGET or SOURCE:TARGET:ro, of letters, digits and / . _ -".to_owned();
+        let error =
+            || "not a mount; use SOURCE:/TARGET or SOURCE:/TARGET:ro, with letters, digits and / . _ - only".to_owned();
         let (text, read_only) = text.strip_suffix(":ro").map_or((text, false), |text| (text, true));
         let (source, target) = text.split_once(':').ok_or_else(error)?;
         let is_valid = is_plain(source) && is_plain(target) && target.starts_with('/');
@@ -55,7 +56,7 @@ impl SharedMount {
             let Mount { from, at, read_only, .. } = mount;
             let is_engine_mount = at == "/"
                 || ["/proc", "/sys", "/dev", "/run", "/etc"].iter().any(|top| Path::new(&at).starts_with(top));
-            // The root of a file system has no known path on this host.
+            // If the root of a file system is mounted, its path on the host is unknown.
             if is_engine_mount || is_private(&at) || from == "/" || !is_plain(&from) || !is_plain(&at) {
                 return None;
             }

@@ -1,12 +1,13 @@
-//! This container's network, and the address at which others reach it.
+//! This container's network, and the address at which other machines reach it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _, UdpSocket};
+use std::path::Path;
 
 /// A documentation address (RFC 5737) for finding the source address of the default route; no packet is sent to it.
 const DOCUMENTATION_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
 
-/// The source address of the default route; without one, an address of the host name.
+/// The source address of the default route; without a default route, an address to which the host name resolves.
 pub(super) fn address() -> Option<Ipv4Addr> {
     let is_reachable = |address: &Ipv4Addr| !address.is_loopback() && !address.is_unspecified();
     let from_route = || {
@@ -28,13 +29,14 @@ pub(super) fn address() -> Option<Ipv4Addr> {
     from_route().filter(is_reachable).or_else(from_host_name)
 }
 
-/// Whether this is a network of the container engine: every interface is a veth whose peer is in another network
-/// namespace.
-pub(super) fn is_engine_network() -> bool {
+/// Whether this is a network of the container engine: every interface except the loopback interface is a veth whose peer is in another
+/// network namespace.
+pub(super) fn is_engine_network(root: &Path) -> bool {
+    let directory = root.join("sys/class/net");
     let number = |name: &str, file: &str| -> Option<u32> {
-        fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?.trim().parse().ok()
+        fs::read_to_string(directory.join(name).join(file)).ok()?.trim().parse().ok()
     };
-    let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let names = fs::read_dir(&directory).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let interfaces: Vec<Interface> = names
         .filter_map(|name| {
@@ -48,7 +50,8 @@ pub(super) fn is_engine_network() -> bool {
     are_veths(&interfaces)
 }
 
-/// An interface. Its peer (`iflink`) is itself, an interface in this namespace (a VLAN), or one in another namespace.
+/// An interface. Its peer (`iflink`) is the interface itself, another interface in this
+/// namespace (the parent of a VLAN), or an interface in another namespace.
 struct Interface {
     index: u32,
     peer: u32,
@@ -65,10 +68,17 @@ fn are_veths(interfaces: &[Interface]) -> bool {
 mod tests {
     use super::*;
 
+    /// Whether a network with `lo` and these interfaces is one of the engine.
     fn veths(interfaces: &[(u32, u32)]) -> bool {
-        let external =
-            interfaces.iter().map(|(index, peer)| Interface { index: *index, peer: *peer, is_loopback: false });
-        are_veths(&external.chain([Interface { index: 1, peer: 1, is_loopback: true }]).collect::<Vec<_>>())
+        let root = tempfile::tempdir().unwrap();
+        for (index, peer) in interfaces.iter().chain(&[(1, 1)]) {
+            let name = if *index == 1 { "lo".to_owned() } else { format!("eth{index}") };
+            let directory = root.path().join("sys/class/net").join(name);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("ifindex"), format!("{index}\n")).unwrap();
+            fs::write(directory.join("iflink"), format!("{peer}\n")).unwrap();
+        }
+        is_engine_network(root.path())
     }
 
     #[test]

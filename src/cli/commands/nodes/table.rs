@@ -31,13 +31,12 @@ pub(super) fn table(cluster: &ClusterNodes) -> String {
     text
 }
 
-/// Such as `3 nodes: 2 idle, 1 drained · 5 GPUs: 3 free · room for 1021 more`.
+/// The first line, such as `3 nodes: 1 drained, 2 idle · 5 GPUs: 3 free · room for 1021 more`.
 fn headline(cluster: &ClusterNodes) -> String {
     let count = cluster.nodes.len();
     let slots = cluster.most_nodes.and_then(|limit| limit.checked_sub(count as u64)).filter(|slots| *slots > 0);
     if count == 0 {
-        let slots =
-            slots.map(|slots| format!("; up to {slots} compute containers can join (max_nodes)")).unwrap_or_default();
+        let slots = slots.map(|slots| format!("; room for {slots} (`max_nodes`)")).unwrap_or_default();
         return format!("no nodes yet{slots}");
     }
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -72,7 +71,7 @@ fn rows(node: &ClusterNode) -> Vec<[String; 8]> {
     }
 }
 
-/// The user of a partly allocated GPU, or `several`.
+/// The user of the jobs on a shared GPU: `several` if the jobs have several users, `?` if no job is listed.
 pub(in crate::commands) fn users(jobs: &[OwnedJob]) -> String {
     match jobs.split_first() {
         Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
@@ -81,7 +80,7 @@ pub(in crate::commands) fn users(jobs: &[OwnedJob]) -> String {
     }
 }
 
-/// Why the node accepts no jobs.
+/// Why the node accepts no jobs; `None` if it accepts jobs.
 fn note(node: &ClusterNode) -> Option<String> {
     let silent_note = if node.report.responding { "" } else { "; it does not respond to the controller" };
     (!node.accepts_jobs()).then(|| wrap(&format!("{} is {}{silent_note}", node.name, node.report), "  "))

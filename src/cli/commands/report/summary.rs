@@ -1,4 +1,5 @@
-//! Records of runs -> reports of jobs and users. An array is one row, and so are all runs of a requeued job and its parts on several nodes.
+//! Turns the records of runs into reports of jobs and users. A job has one report for all its runs and nodes. An array has one report, or one
+//! for each task.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,53 +8,54 @@ use serde::Serialize;
 use faults::usage::{GpuUse, JobRecord};
 use model::printable;
 
-/// The minimum run time, in seconds, of a job that gets hints.
+/// The minimum measured GPU time, in seconds, of a job that gets hints about its use of the GPUs.
 const MIN_HINT_SECONDS: u64 = 300;
 /// Below this mean utilization, in percent, a job gets a hint.
 const LOW_PERCENT: f64 = 15.0;
 
-/// The report of a job or array.
+/// The report of a job, array or task. A value is `None` if it was not measured; `end` is `None` if the job is running.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::commands) struct JobReport {
     /// The job's name: `17`, `17_3` for a task, `17_*` for an array.
     pub(in crate::commands) job: String,
     pub(in crate::commands) user: String,
     pub(in crate::commands) account: String,
-    /// The state of the run that ended last.
+    /// The state of the last run: the one that is running, or else the one that ended last.
     pub(in crate::commands) state: String,
     pub(in crate::commands) start: u64,
     pub(in crate::commands) end: Option<u64>,
-    /// The number of starts: more than one if the job was requeued.
+    /// The number of starts of all tasks: more than `tasks` if a task was requeued.
     pub(in crate::commands) runs: usize,
-    /// The number of tasks, if it is an array.
+    /// The number of tasks with a record: 1 if the job is not an array.
     pub(in crate::commands) tasks: usize,
     pub(in crate::commands) nodes: BTreeSet<String>,
-    /// The allocated GPU time. A part of a GPU counts with its share.
+    /// The allocated GPU time, in seconds. A part of a GPU counts in proportion to its size.
     pub(in crate::commands) gpu_seconds: u64,
-    /// Whether the job had parts of GPUs (shards, MPS). The use, memory and energy of the parts are unknown, so the values below do not include them.
+    /// Whether the job had parts of GPUs (shards, MPS). The use, memory and energy of the parts are unknown, so the values below, except
+    /// `errors` and `gpus`, do not include them.
     pub(in crate::commands) is_shared: bool,
-    /// The time of whole GPUs with samples.
+    /// For how long the job's GPUs were sampled, in seconds, summed over its whole GPUs.
     pub(in crate::commands) measured_gpu_seconds: u64,
     /// The mean utilization, in percent.
     pub(in crate::commands) use_percent: Option<f64>,
     pub(in crate::commands) peak_percent: Option<u32>,
     /// The share of time with a utilization below 5 %, in percent.
     pub(in crate::commands) idle_percent: Option<f64>,
-    /// The highest memory in use of one GPU, and that GPU's memory.
+    /// The highest memory use of any one GPU, and the total memory of that GPU, in MiB.
     pub(in crate::commands) peak_memory_mib: Option<u64>,
     pub(in crate::commands) gpu_memory_mib: Option<u64>,
     pub(in crate::commands) energy_wh: Option<f64>,
     pub(in crate::commands) throttled_percent: Option<f64>,
     /// Errors that the driver reported.
     pub(in crate::commands) errors: u64,
-    /// The measured GPU time that was not used: the time times (1 - use).
+    /// The measured GPU time that was not used, in seconds: the time multiplied by (1 - utilization).
     pub(in crate::commands) wasted_gpu_seconds: u64,
-    /// The integral of the utilization, in percent times ms, and its time in ms.
+    /// The integral of the utilization, in percent times ms, and the time for which the utilization is known, in ms.
     #[serde(skip)]
     pub(in crate::commands) busy: (u64, u64),
     /// Hints that help the job's user to use the GPUs better.
     pub(in crate::commands) hints: Vec<String>,
-    /// Each GPU of each node and run.
+    /// One report for each GPU of each node and run.
     pub(in crate::commands) gpus: Vec<GpuReport>,
 }
 
@@ -64,7 +66,7 @@ pub(in crate::commands) struct GpuReport {
     index: u32,
     id: String,
     model: String,
-    /// Whether the values include all jobs that had a part of the GPU.
+    /// Whether the GPU was shared, so that the values include all jobs that used it.
     is_shared: bool,
     seconds: u64,
     measured_seconds: f64,
@@ -91,7 +93,8 @@ pub(in crate::commands) struct UserReport {
     pub(in crate::commands) busy: (u64, u64),
 }
 
-/// The reports of jobs, in the order of their first records. `now` is the end of running jobs, in seconds since 1970.
+/// The reports of jobs, in the order of their first records. `now`, in seconds since 1970, is taken as the end of running jobs. `each_task`:
+/// each task of an array has its own report.
 pub(in crate::commands) fn jobs(records: &[JobRecord], now: u64, each_task: bool) -> Vec<JobReport> {
     let mut groups: Vec<(String, Vec<&JobRecord>)> = Vec::new();
     for record in records {
@@ -173,7 +176,7 @@ fn hints(report: &JobReport) -> Vec<String> {
     let mut hints = Vec::new();
     if report.errors > 0 {
         hints.push(format!(
-            "the driver reported {} of its GPUs; see `slurminit status`",
+            "the driver reported {} of the job's GPUs; see `slurminit status`",
             printable::count(report.errors, "error")
         ));
     }
@@ -192,13 +195,13 @@ fn hints(report: &JobReport) -> Vec<String> {
             1 => "the job never used its GPU; does its program run on the CPU?".to_owned(),
             _ => format!("the job never used its {unused} GPUs; does its program run on the CPU?"),
         }),
-        Some(_) if unused > 0 => hints.push(format!(
-            "the job used {} of its {} GPUs; request fewer",
-            distinct.len() - unused,
-            distinct.len()
-        )),
+        Some(_) if unused > 0 => {
+            // The runs of a requeued job or an array may have used different GPUs.
+            let advice = if report.runs == 1 { "; request fewer" } else { "" };
+            hints.push(format!("the job used {} of its {} GPUs{advice}", distinct.len() - unused, distinct.len()));
+        }
         Some(percent) if percent < LOW_PERCENT => hints.push(format!(
-            "the GPUs were in use {percent:.0} % of the time; CPUs, data loading or waiting limit the job"
+            "the GPUs were in use {percent:.0} % of the time; CPUs, data loading or waiting may limit the job"
         )),
         _ => {}
     }
@@ -206,7 +209,7 @@ fn hints(report: &JobReport) -> Vec<String> {
         if used < total / 4 && !is_shared {
             let (used, total) = (used.div_ceil(1024), total / 1024);
             hints.push(format!(
-                "at most {used} of {total} GiB of GPU memory in use; a smaller GPU or MIG instance is enough"
+                "at most {used} of {total} GiB of GPU memory in use; a GPU or MIG instance with less memory is enough"
             ));
         }
     }
@@ -235,7 +238,7 @@ pub(in crate::commands) fn users(jobs: &[JobReport]) -> Vec<UserReport> {
     users
 }
 
-/// The mean use of all jobs.
+/// The mean GPU utilization of all jobs, in percent; `None` if it was not measured.
 pub(in crate::commands) fn use_percent(jobs: &[JobReport]) -> Option<f64> {
     ratio(jobs.iter().fold(0, |sum, job| job.busy.0.saturating_add(sum)), jobs.iter().map(|job| job.busy.1).sum())
 }
@@ -297,6 +300,11 @@ mod tests {
         assert_eq!((array.job.as_str(), array.tasks, array.use_percent), ("8_*", 2, Some(50.0)));
         let users = users(&reports);
         assert_eq!((users.len(), users[0].jobs, users[0].use_percent), (1, 3, Some(50.0)));
+        let sum = |of: fn(&JobReport) -> u64| reports.iter().map(of).sum::<u64>();
+        let user = (users[0].gpu_seconds, users[0].measured_gpu_seconds, users[0].wasted_gpu_seconds);
+        let jobs_of_user =
+            (sum(|job| job.gpu_seconds), sum(|job| job.measured_gpu_seconds), sum(|job| job.wasted_gpu_seconds));
+        assert!(user == jobs_of_user && user.1 > 0 && user.2 > 0, "{user:?} {jobs_of_user:?}");
         assert_eq!(jobs(&records[3..], 0, true).len(), 2);
     }
 

@@ -16,29 +16,34 @@ use startup::jobs;
 use startup::start::Cluster;
 use sys::{outer_job, secret_variables};
 
-/// The running cluster, once it is ready; otherwise reports why not, and returns the exit code.
+/// Returns the status of the running cluster once it is ready. If it does not become ready or differs from the options, prints the reason and
+/// returns the exit code.
 pub(in crate::commands) fn wait_for_running_cluster(
     cluster: &Cluster,
     directory: &Path,
     limit: Duration,
 ) -> Result<Status, u8> {
     let is_running = status::of_running_slurminit(directory).is_some_and(|status| status.snapshot.ready);
-    // A cluster that was ready needs no check: a node may be drained on purpose.
+    // If slurminit reports ready, the node is not checked: it may be drained on purpose.
     let (is_ready, why) = if is_running {
         (true, String::new())
     } else {
         health::check_readiness(directory, Readiness { wait: limit, ..Readiness::default() })
     };
     let status = status::of_running_slurminit(directory);
+    if is_ready && status.is_none() {
+        error_line("slurminit: the cluster in this container has ended");
+        return Err(exit_code::NOT_READY);
+    }
     let Some(status) = status.filter(|_| is_ready) else {
         let (seconds, why) = (limit.as_secs_f64(), printable::line(&why));
-        error_line(format_args!("slurminit: the cluster starting here was not ready after {seconds} s: {why}"));
+        error_line(format_args!("slurminit: the cluster in this container was not ready after {seconds} s: {why}"));
         return Err(exit_code::NOT_READY);
     };
     if let Some(contradiction) = cluster.contradiction(&status.snapshot) {
         let pid = status.process.pid;
         error_line(format_args!(
-            "slurminit: the cluster running here (pid {pid}) {contradiction}; omit the option, or run `slurminit stop` first"
+            "slurminit: the cluster in this container (pid {pid}) {contradiction}; omit the option, or run `slurminit stop` first"
         ));
         return Err(exit_code::FAILURE);
     }

@@ -14,41 +14,41 @@ use crate::version;
 /// The kind of the first word after the image's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FirstWord {
-    /// A command, or an unknown word, whose execution fails.
+    /// A command, no word at all, or an unknown word, whose execution fails.
     Command,
     /// `docker run IMAGE --help`.
     Help,
     /// `docker run IMAGE --version`.
     Version,
-    /// `docker run IMAGE status`: `slurminit status` in the running cluster.
+    /// `docker run IMAGE status`: `slurminit status` once the cluster is ready.
     Verb,
-    /// `docker run IMAGE --gpus all`: a Docker option in the wrong place.
+    /// An unknown option, such as a Docker option in the wrong place: `docker run IMAGE --gpus all`.
     Option,
 }
 
-/// For users who know only the image's name.
+/// The output of `docker run IMAGE --help`, after the version.
 const HELP: &str = "A Slurm cluster in one container, with the GPUs that this container can use.
 
-  docker run -d --name slurm IMAGE             a cluster that stays
+  docker run -d --name slurm IMAGE             a cluster that runs until it is stopped
   docker run --rm IMAGE srun hostname          a cluster for one command; its exit code is the container's
   docker run --rm IMAGE --nodes 4 srun -N4 hostname
                                                the same with four simulated nodes
   docker run --rm --gpus all IMAGE srun --gres=gpu:1 nvidia-smi -L
   docker run --rm -v \"$PWD:/work\" -w /work -e SLURMINIT_WAIT_JOBS=true IMAGE sbatch job.sh
-                                               the same for a batch job: waits until the queue is empty
+                                               a batch job; the container ends when no job is left that can run
 
 In a running container:
 
   docker exec slurm sinfo                      Slurm's own commands: srun, sbatch, squeue, scancel, scontrol, ...
   docker exec slurm slurminit status           the daemons, the node, the GPUs
   docker exec slurm slurminit doctor --brief   faults, their causes and fixes
-  docker exec slurm slurminit logs slurmctld   the last lines of a daemon; -f follows it
+  docker exec slurm slurminit logs slurmctld   the last log lines of a daemon; -f follows the log
   docker exec slurm slurminit --help           all verbs
 
 A verb in place of a command (docker run --rm IMAGE detect) runs as `slurminit detect` once the cluster is ready, unless
 the image has a program of that name. Without a cluster: docker run --rm --entrypoint slurminit IMAGE detect
 
-To join another machine's cluster: docker exec CONTROLLER slurminit join-command prints the command, with --join TOKEN.
+To join another machine's cluster: docker exec CONTROLLER slurminit join-command prints the command, which contains --join TOKEN.
 
 Configuration: a slurminit.toml in a directory that is mounted at /config (-v \"$PWD/config:/config\"); none is needed.
 Persistent state: volumes at /var/lib/slurm and /etc/munge.
@@ -68,7 +68,7 @@ pub(super) fn classify(cmd: &[OsString], is_program: &dyn Fn(&OsStr) -> bool) ->
     }
 }
 
-/// The token of `docker run IMAGE --join TOKEN`, or `Some(None)` if it is missing.
+/// The token of `docker run IMAGE --join TOKEN`, `Some(None)` if the token is missing, or `None` without `--join`.
 pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
     let first = cmd.first()?;
     match first.to_str() {
@@ -78,7 +78,7 @@ pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
     }
 }
 
-/// Removes `--nodes N` from the front of `docker run IMAGE --nodes N CMD`, and of `docker run IMAGE --nodes N -- CMD`.
+/// Removes `--nodes N` or `--nodes=N`, and a `--` that follows, from the front of the words after the image's name. Returns N.
 pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String> {
     let Some(first) = cmd.first().and_then(|word| word.to_str()) else { return Ok(None) };
     let (number, taken) = match first.strip_prefix("--nodes=") {
@@ -96,7 +96,7 @@ pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String>
     Ok(Some(nodes))
 }
 
-/// Whether it is a visible verb. `run` is excluded, because the container already runs it.
+/// Whether the word is a visible verb. `run` is excluded, because the container already runs it.
 fn is_verb(word: &str) -> bool {
     let verbs = Verb::augment_subcommands(clap::Command::new(""));
     verbs.get_subcommands().any(|verb| verb.get_name() == word && !verb.is_hide_set() && word != "run")
@@ -147,7 +147,7 @@ mod tests {
             (&["--gpus", "all", "srun"], FirstWord::Option),
             (&["srun", "--help"], FirstWord::Command),
             (&["no-such-command"], FirstWord::Command),
-            // Hidden verbs, `run` and `help` are not recognized.
+            // Hidden verbs, `run`, and `help` with an argument are not treated as verbs.
             (&["prepare"], FirstWord::Command),
             (&["run", "--", "srun"], FirstWord::Command),
             (&["help", "me"], FirstWord::Command),

@@ -1,10 +1,10 @@
-//! The end of a step whose client is gone.
+//! Ends a step whose client is gone.
 //!
-//! slurmstepd does not end with the srun that it serves: the tasks of a killed srun run until the time limit. So each client holds a listening
-//! socket, and passes the socket's port to its step in a variable. The session's batch script keeps a connection to that socket. When the client
-//! dies, even together with its container, the kernel closes the connection. No byte is ever sent or read. The socket listens only on the address at
-//! which slurmstepd reaches srun, and the batch script connects to that address. If it cannot connect, such as through a firewall, the step is never
-//! ended.
+//! slurmstepd does not end with the srun that it serves: the tasks of a killed srun run until the time limit. So each client holds a
+//! listening socket, and passes the socket's port to its step in a variable. The session's batch script keeps a connection to that socket.
+//! When the client dies, even together with its container, the kernel closes the connection. No data is ever sent. The socket
+//! listens only on the address at which slurmstepd reaches srun, and the batch script connects to that address. If it cannot connect, for
+//! example because of a firewall, it never ends the step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,9 +23,10 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 /// The variable with the port of the client's socket.
 const VARIABLE: &str = "SLURMINIT_CLIENT_PORT";
-/// The timeout of connecting to a client.
+/// The timeout for connecting to a client.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The kernel tests a silent connection after `IDLE` seconds, and closes it `PROBES` times `INTERVAL` seconds later.
+/// The kernel probes a connection that was silent for `IDLE` seconds, every `INTERVAL` seconds. It closes the connection after `PROBES` probes
+/// without a reply.
 const IDLE: u32 = 15;
 const INTERVAL: u32 = 5;
 const PROBES: u32 = 4;
@@ -51,7 +52,7 @@ fn source(node: SocketAddr) -> std::io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// The connections to the clients of the job's steps; `None` if a client cannot be reached.
+/// The connections to the clients of the job's steps; `None` if the only attempt to connect failed.
 #[derive(Default)]
 pub(super) struct Clients(BTreeMap<Client, Option<TcpStream>>);
 
@@ -110,8 +111,8 @@ fn client(variables: &[String]) -> Option<Client> {
     Some(Client { step: value("SLURM_STEP_ID")?.parse().ok()?, address })
 }
 
-/// The directory in /proc and the variables of each process that belongs to the job and to this user. The user is checked because any user can give a
-/// process the ID of another user's job, and root can read all variables.
+/// The directory in /proc and the variables of each process that belongs to the job and to this user. The user is checked because any user can set
+/// `SLURM_JOB_ID` to the ID of another user's job, and root can read all variables.
 pub(super) fn processes(job: &str, user: u32) -> Vec<(PathBuf, Vec<String>)> {
     let own = format!("SLURM_JOB_ID={job}");
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

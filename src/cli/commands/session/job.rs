@@ -88,7 +88,7 @@ pub(crate) struct Session {
 /// How a step of a session runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepOptions<'a> {
-    /// The container image.
+    /// The container image in which the step runs; `None` runs the step without an image.
     pub(crate) image: Option<&'a str>,
     /// Whether output is unbuffered.
     pub(crate) is_unbuffered: bool,
@@ -96,15 +96,15 @@ pub(crate) struct StepOptions<'a> {
 
 /// The prefix of the job's name.
 const PREFIX: &str = "session/";
-/// The interval of queries while the job is pending.
+/// The interval of queries until the job is running.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How often the reason for waiting is printed.
+/// How often the reason for waiting is queried. It is printed only if it has changed.
 const EXPLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Session {
     /// The sessions of this user.
     pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
-        // The names of these jobs contain no `|`.
+        // The name is the last field, because the names of other jobs may contain `|`.
         let output = client().output("squeue", &["--me", "--noheader", "--format=%A|%T|%B|%C|%e|%j"])?;
         let parse = |line: &str| {
             let mut fields = line.splitn(6, '|').map(str::to_owned);
@@ -127,31 +127,35 @@ impl Session {
     fn find(name: &str) -> anyhow::Result<Option<Self>> {
         anyhow::ensure!(
             is_name(name),
-            "--name={name:?}: a name has 1 to 40 letters, digits, dots, dashes and underscores"
+            "{name:?} is not a session name: a name has 1 to 40 letters, digits, dots, dashes and underscores"
         );
         Ok(Self::all()?.into_iter().find(|session| session.name == name))
     }
 
+    /// The session of this name.
+    ///
     /// # Errors
-    /// No such session.
+    /// The name is invalid, there is no such session, or squeue failed.
     pub(super) fn named(name: &str) -> anyhow::Result<Self> {
         Self::find(name)?.with_context(|| format!("no session {name:?}; see `slurminit session list`"))
     }
 
-    /// The session of this name. Commands that start at the same time share one job.
+    /// The session of this name; submits its job if there is none. Commands that start at the same time share one job.
     pub(crate) fn find_or_submit(name: &str, request: &Request, keep: Duration) -> anyhow::Result<Self> {
         let path = directory()?.join("lock");
         let mut options = File::options();
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
-        let file = options.open(&path).with_context(|| path.display().to_string())?;
-        let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error).context("lock")?;
+        let file = options.open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let _lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, error)| error)
+            .with_context(|| format!("cannot lock {}", path.display()))?;
         match Self::find(name)? {
             Some(session) => Ok(session),
             None => Self::submit(name, request, keep),
         }
     }
 
-    /// Submits the job.
+    /// Submits the job of a session. `keep`: how long the job continues without a step.
     pub(crate) fn submit(name: &str, request: &Request, keep: Duration) -> anyhow::Result<Self> {
         anyhow::ensure!(is_name(name), "{name:?} is not a session name");
         let program = std::env::current_exe()?;
@@ -173,8 +177,9 @@ impl Session {
         Ok(Self { name: name.to_owned(), job, state: PENDING.to_owned(), ..Self::default() })
     }
 
-    /// Waits until the job runs. While it is pending, prints what it waits for. A signal cancels a job that is pending.
-    #[expect(clippy::disallowed_methods, reason = "squeue is asked again: Slurm reports no event to a user")]
+    /// Waits until the job runs. While it is pending, prints what it waits for. SIGINT, SIGTERM or SIGHUP cancels a job
+    /// that is not running yet.
+    #[expect(clippy::disallowed_methods, reason = "squeue is polled: Slurm has no event for the start of a job")]
     pub(crate) fn wait_until_running(&mut self) -> anyhow::Result<()> {
         let signal = Arc::new(AtomicBool::new(false));
         for number in [SIGINT, SIGTERM, SIGHUP] {
@@ -182,7 +187,7 @@ impl Session {
         }
         let (mut printed, mut next) = (String::new(), Instant::now() + Duration::from_secs(1));
         loop {
-            // An interrupt at a terminal also ends the running squeue.
+            // An interrupt at a terminal also ends the running squeue, so the signal is checked before its result.
             let sessions = Self::all();
             if signal.load(Ordering::Relaxed) {
                 self.cancel()?;
@@ -198,8 +203,8 @@ impl Session {
             if Instant::now() >= next {
                 next = Instant::now() + EXPLAIN_INTERVAL;
                 let text = self.explanation().unwrap_or_default();
-                if text != printed && self.state == PENDING {
-                    error_line(printable::line(&format!("slurminit: {text} (Ctrl-C cancels it)")));
+                if !text.is_empty() && text != printed && self.state == PENDING {
+                    error_line(printable::line(&format!("slurminit: {text} (Ctrl-C cancels the job)")));
                     printed = text;
                 }
             }
@@ -210,16 +215,16 @@ impl Session {
     fn explanation(&self) -> anyhow::Result<String> {
         let snapshot = Snapshot::query(&client(), None)?;
         let situation = snapshot.situation();
-        let job = situation.job(&self.job).context("the job is gone")?;
+        let job = situation.job(&self.job).context("the job is no longer in the queue")?;
         Ok(situation.sentence(job))
     }
 
-    /// The job's resources and its end, without a full stop.
+    /// The job's resources and the time at which it ends, as text without a full stop.
     pub(crate) fn description(&self) -> anyhow::Result<String> {
         Ok(self.explanation()?.trim_end_matches('.').to_owned())
     }
 
-    /// `srun` for a step that overlaps the others and has all of the job's resources on its node.
+    /// `srun` for a step that overlaps the job's other steps and can use all resources of the job on its node.
     pub(crate) fn step(&self, options: &StepOptions<'_>) -> Command {
         let mut srun = Command::new("srun");
         srun.args(["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet"]);
@@ -230,11 +235,11 @@ impl Session {
         srun
     }
 
-    /// Runs a step to its end. With `ends_job`, the job ends with the step.
+    /// Runs a step, and waits until it ends. `ends_job`: the job ends with the step.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
     pub(crate) fn run(&self, mut step: Command, ends_job: bool) -> anyhow::Result<ExitStatus> {
         let _client = client::attach(&mut step, self.node_address()?, false)?;
-        let status = step.status().context("srun");
+        let status = step.status().context("cannot execute srun");
         if ends_job {
             self.cancel()?;
         }
@@ -244,7 +249,7 @@ impl Session {
     /// The address on which slurmd of the session's node listens.
     pub(super) fn node_address(&self) -> anyhow::Result<SocketAddr> {
         let address = client().addresses(&self.node)?.pop().map(|(_, address)| address);
-        address.with_context(|| format!("`scontrol getaddrs {}` prints no address", self.node))
+        address.with_context(|| format!("`scontrol getaddrs {}` printed no address", self.node))
     }
 
     /// Ends the job.
@@ -262,12 +267,16 @@ fn is_name(name: &str) -> bool {
     (1..=40).contains(&name.len()) && name.chars().all(is_plain)
 }
 
-/// The user's directory for sessions, created with mode 0700.
+/// The user's directory for sessions. If it is missing, it is created with mode 0700.
 pub(super) fn directory() -> anyhow::Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).context("HOME is not set")?;
     let directory = PathBuf::from(home).join(".local/state/slurminit");
     let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(&directory).with_context(|| directory.display().to_string())?;
+    builder
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(directory)
 }
 

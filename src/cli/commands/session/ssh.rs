@@ -17,7 +17,7 @@ use crate::commands::Configuration;
 use sys::tool;
 use sys::tool::answer::Answer;
 
-/// The script of the server.
+/// The script that runs the server in the step.
 const SERVER: &str = include_str!("server.sh");
 /// The timeout of ssh-keygen.
 const KEYGEN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ pub(super) struct Config {
     /// The login container as this user reaches it with ssh: alice@cluster.example:2222
     #[arg(long, value_name = "USER@HOST[:PORT]")]
     login: String,
-    /// The name for ssh
+    /// The host name in `~/.ssh/config`: `ssh HOST` connects to the job
     #[arg(long, value_name = "HOST", default_value = "gpu")]
     host: String,
     #[command(flatten)]
@@ -51,17 +51,20 @@ pub(super) struct Proxy {
 impl Config {
     /// The lines for `~/.ssh/config`.
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        let (user, address) = self.login.split_once('@').context("--login has the form USER@HOST[:PORT]")?;
+        let (user, address) = self.login.split_once('@').context("--login must have the form USER@HOST[:PORT]")?;
         let (host, port) = match address.rsplit_once(':') {
             Some((host, port)) if port.parse::<u16>().is_ok() => (host, format!(" -p {port}")),
             _ => (address, String::new()),
         };
         let mut options = self.proxy.request.options();
         options.extend([format!("--name={}", self.proxy.name), format!("--keep={}", self.proxy.keep)]);
-        // ssh passes the line to the client's shell, and the shell of the login container parses it again.
+        // ssh passes the ProxyCommand to the client's shell, and the shell of the login container parses the remote part again.
         let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,:/@+".contains(c));
         for text in options.iter().chain([&self.login, &self.host]) {
-            anyhow::ensure!(is_plain(text), "{text:?} has a character that a shell would change");
+            anyhow::ensure!(
+                is_plain(text),
+                "{text:?} may contain only ASCII letters, digits and - _ = . , : / @ +, because shells interpret other characters"
+            );
         }
         Ok(format!(
             "Host {}\n    User {user}\n    HostKeyAlias slurminit-{}-{user}\n    StrictHostKeyChecking accept-new\n    ServerAliveInterval 15\n    \
@@ -85,41 +88,42 @@ impl Proxy {
         // Slurm stores the environment of a batch job, but not that of a step.
         step.env("SLURMINIT_SSH_HOST_KEY", host_key).env("SLURMINIT_SSH_KEYS", keys);
         let _client = client::attach(&mut step, session.node_address()?, true)?;
-        Err(step.args(["sh", "-c", SERVER]).exec()).context("srun")
+        Err(step.args(["sh", "-c", SERVER]).exec()).context("cannot execute srun")
     }
 }
 
 /// The public keys that may log in: those of slurminit.toml, and the user's own.
 fn authorized_keys(configuration: &Configuration) -> anyhow::Result<String> {
     let config = configuration.load()?;
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid())?.context("this user has no account here")?;
+    let user =
+        nix::unistd::User::from_uid(nix::unistd::getuid())?.context("the current user ID has no entry in passwd")?;
     let files = [config.paths.ssh_keys().join(&user.name), user.dir.join(".ssh/authorized_keys")];
     let mut text = String::new();
     for file in files {
         match fs::read_to_string(&file) {
             Ok(keys) => text += &(keys + "\n"),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).context(file.display().to_string()),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
         }
     }
-    let fix = "add ssh_keys to the [[user]] in slurminit.toml, or a key to ~/.ssh/authorized_keys";
+    let fix = "add `ssh_keys` to the [[user]] in slurminit.toml, or a key to ~/.ssh/authorized_keys";
     anyhow::ensure!(text.contains(|c: char| c.is_ascii_alphanumeric()), "{} has no public key: {fix}", user.name);
     Ok(text)
 }
 
-/// The user's own host key, which is the same for all of its jobs.
+/// The user's private host key, created if missing. It is the same for all jobs of the user.
 fn host_key() -> anyhow::Result<String> {
     let path = directory()?.join("ssh_host_ed25519_key");
     if !path.exists() {
         make_key(&path)?;
     }
-    fs::read_to_string(&path).with_context(|| path.display().to_string())
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Creates the key. If several connections do that at the same time, the first link wins.
 fn make_key(path: &Path) -> anyhow::Result<()> {
     let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-    let file = new.to_str().context("the home's path is not UTF-8")?;
+    let file = new.to_str().context("the path of the home directory is not UTF-8")?;
     match tool::ask("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", file], KEYGEN_TIMEOUT) {
         Answer::Ended { succeeded: true, .. } => {}
         answer => anyhow::bail!("{}", answer.output_of("ssh-keygen").err().unwrap_or_default()),
@@ -128,7 +132,9 @@ fn make_key(path: &Path) -> anyhow::Result<()> {
     let _ = fs::remove_file(&new);
     let _ = fs::remove_file(format!("{file}.pub"));
     match linked {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error).context(path.display().to_string()),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot create {}", path.display()))
+        }
         _ => Ok(()),
     }
 }

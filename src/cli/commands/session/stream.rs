@@ -1,4 +1,4 @@
-//! Standard input and output of a step, connected with a Unix socket on its node.
+//! Connects standard input and output of a step to a Unix socket on its node.
 
 use std::fs::File;
 use std::io;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// How long the socket's server may take to start, such as Python in an image on a slow disk.
+/// How long the server may take to create the socket. Python in an image on a slow disk starts slowly.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns when the server closes the connection.
 pub(super) fn run(path: &Path) -> anyhow::Result<()> {
     let socket = connect(path)?;
-    // Another user may have created the directory first.
+    // Another user may have created the directory and the socket before the server did.
     let server = getsockopt(&socket, PeerCredentials)?.uid();
-    anyhow::ensure!(server == nix::unistd::getuid().as_raw(), "{} belongs to another user", path.display());
+    anyhow::ensure!(server == nix::unistd::getuid().as_raw(), "the server at {} runs as another user", path.display());
     let (mut stdin, mut stdout) = (file(io::stdin())?, file(io::stdout())?);
     let mut upstream = socket.try_clone()?;
     std::thread::spawn(move || {
@@ -36,7 +36,7 @@ fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     loop {
         match UnixStream::connect(path) {
             Err(_) if Instant::now() < deadline => std::thread::sleep(INTERVAL),
-            result => return result.with_context(|| path.display().to_string()),
+            result => return result.with_context(|| format!("cannot connect to {}", path.display())),
         }
     }
 }

@@ -3,21 +3,23 @@
 use crate::commands::columns::wrap;
 use faults::report::{GpuReport, Release, Report};
 
-/// Empty if no GPU has a fault. `now` is in seconds since 1970.
+/// The faults and releases of the GPUs, and the agent's report about the node; empty if there is none of these. `now` is in seconds since
+/// 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let gpu_faults = |gpu: &GpuReport| {
         let name = &gpu.identity;
-        let availability = if gpu.is_out { "; jobs do not get it" } else { "" };
+        let availability = if gpu.is_out { "; not available to jobs" } else { "" };
         let fault = |fault: &faults::report::OpenFault| {
-            let since = age(now.saturating_sub(fault.since) * 1000);
-            wrap(&format!("{name}: {}, since {since}{availability}; fix: {}", fault.what, fault.fix), "  ")
+            let duration = age(now.saturating_sub(fault.since) * 1000);
+            wrap(&format!("{name}: {} (for {duration}){availability}; fix: {}", fault.what, fault.fix), "  ")
         };
         let faults: String = gpu.faults.iter().map(fault).collect();
         let state = match gpu.release {
             Some(Release::Pending) => "being released for work on the host (slurminit gpu release)".to_owned(),
-            Some(Release::Done) => "released for work on the host (slurminit gpu return ends that)".to_owned(),
-            Some(Release::Returning) => format!("returned, being checked{availability} yet"),
-            None if faults.is_empty() && gpu.is_out => format!("recovered{availability} yet"),
+            Some(Release::Done) => "released for work on the host; return it with `slurminit gpu return`".to_owned(),
+            Some(Release::Returning) if gpu.is_out => "returned, being checked; not available to jobs yet".to_owned(),
+            Some(Release::Returning) => "returned, being checked".to_owned(),
+            None if faults.is_empty() && gpu.is_out => "no open fault; not available to jobs yet".to_owned(),
             None => return faults,
         };
         faults + &wrap(&format!("{name}: {state}"), "  ")
@@ -63,9 +65,9 @@ mod tests {
             Report { gpus: vec![gpu, healthy, released], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
-            "GPU 3 (/dev/nvidia3): the driver has lost it, since 4s; jobs do not get it; fix: reboot the host \
-             GPU 4: recovered; jobs do not get it yet \
-             GPU 5: released for work on the host (slurminit gpu return ends that) the node: GPU 3 left out"
+            "GPU 3 (/dev/nvidia3): the driver has lost it (for 4s); not available to jobs; fix: reboot the host \
+             GPU 4: no open fault; not available to jobs yet \
+             GPU 5: released for work on the host; return it with `slurminit gpu return` the node: GPU 3 left out"
         );
     }
 }

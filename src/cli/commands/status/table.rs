@@ -68,12 +68,15 @@ pub(super) fn table(
 
 fn node(prepared: &Prepared, now: &NodeStatus) -> String {
     if prepared.node_name.is_empty() {
-        let state = now.node.as_ref().map_or_else(|why| format!("is unknown: {why}"), |_| "responds".to_owned());
-        return format!("no local node; the controller {state}");
+        let state = now.node.as_ref().map_or_else(
+            |why| format!("state of the controller unknown: {why}"),
+            |_| "the controller responds".to_owned(),
+        );
+        return format!("no local node; {state}");
     }
     let state = match &now.node {
         Ok(OwnNode { report, .. }) => format!("is {report}"),
-        Err(why) => format!("is unknown: {why}"),
+        Err(why) => format!("has an unknown state ({why})"),
     };
     format!("node {} {state}: {}", prepared.node_name, prepared.summary)
 }
@@ -131,7 +134,7 @@ fn row(unit: &UnitSnapshot, uptime_ms: u64, memory: impl Fn(i32) -> Option<u64>)
 
 fn last_exit(unit: &UnitSnapshot, uptime_ms: u64) -> Option<String> {
     let how = unit.last_exit.as_ref()?;
-    let ago = unit.last_exit_ms.map(|at| format!(" {} ago", age(uptime_ms.saturating_sub(at)))).unwrap_or_default();
+    let ago = unit.last_exit_ms.map(|at| format!(", {} ago", age(uptime_ms.saturating_sub(at)))).unwrap_or_default();
     let why = unit.last_exit_why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     Some(wrap(&format!("{} {how}{ago}{why}", unit.name), "  "))
 }

@@ -1,4 +1,4 @@
-//! The GPU use of the last hour by GPU, and of the last day by job.
+//! The utilization of each GPU in the last hour, and the GPU use of running jobs and of jobs that ended in the last day.
 
 use crate::commands::columns::{Column, dash, format_table};
 use faults::report::Report;
@@ -16,7 +16,7 @@ const JOBS: [Column; 6] = [
     Column::right("MEAN USE", 8),
 ];
 
-/// Empty without samples and jobs. `now` is in seconds since 1970.
+/// Empty if there are neither samples nor jobs. `now` is in seconds since 1970.
 pub(super) fn uses(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let hour = |gpu: &faults::report::GpuReport| {
         let bars = sparkline(&gpu.last_hour);

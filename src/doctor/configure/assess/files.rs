@@ -52,7 +52,8 @@ impl HostGpus for FileGpus {
     fn fixes(&self, _: &Situation) -> Fixes {
         Fixes {
             tool: self.vendor.traits().mismatch.tool,
-            toolkit: format!("rebuild the image with --build-arg GPU_TYPE={}", self.vendor),
+            toolkit: "correct \"default-runtime\" in /etc/docker/daemon.json, then sudo systemctl restart docker"
+                .to_owned(),
             device: self.files.missing,
             permission: self.files.rootless,
         }
@@ -69,12 +70,12 @@ fn hardware(gpus: &FileGpus) -> Observations {
     Observations::ok(format!("{shared}{}", nodes.join(", ")))
 }
 
-/// Reports that device files are missing. This is only a warning: nearly every processor has an integrated GPU that no
-/// runtime supports.
+/// Reports that device files are missing. This is only a warning: many processors have an integrated GPU that no runtime
+/// supports.
 fn incomplete(gpus: &FileGpus) -> Observations {
     let missing = match gpus.files.shared {
         Some(path) if gpus.shared.is_none() => format!("{path} is missing"),
-        _ => "the render node of the GPU in /dev/dri is missing".to_owned(),
+        _ => "its render node in /dev/dri is missing".to_owned(),
     };
     let (cause, fix) = gpus.files.incomplete;
     let maker = gpus.vendor.traits().maker;

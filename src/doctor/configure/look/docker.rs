@@ -1,4 +1,5 @@
-//! The engine and compose, according to their own commands.
+//! Detects the container engine and Docker Compose with `docker info`, `docker compose version` and
+//! `docker-compose version`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::configure::situation::{Compose, Engine, EngineInfo, Version};
 use sys::tool;
 use sys::tool::answer::{Answer, first_line};
 
-/// Files that indicate an engine on the host. They are used inside the image, which has no docker command.
+/// Files that indicate an engine on the host. They are checked if there is no docker command, as in the image.
 const ENGINE_FILES: [&str; 5] =
     ["run/docker.sock", "var/run/docker.sock", "usr/bin/dockerd", "usr/bin/docker", "usr/local/bin/docker"];
 

@@ -18,7 +18,7 @@ pub(super) fn observe(root: &Path, vendor: Vendor, files: &'static Files, invent
     }
 }
 
-/// The vendor's render nodes, in order. On many machines renderD128 is an integrated GPU of another vendor.
+/// The render nodes of the vendor's GPUs that slurminit offers, sorted by number. On many machines renderD128 is an integrated GPU of another vendor.
 fn render_nodes(root: &Path, vendor: Vendor, inventory: &Inventory) -> Vec<Device> {
     let pci_vendor = vendor.traits().pci_vendor;
     let is_of_vendor = |name: &String| read(root, &format!("sys/class/drm/{name}/device/vendor")).trim() == pci_vendor;
@@ -34,7 +34,7 @@ fn render_nodes(root: &Path, vendor: Vendor, inventory: &Inventory) -> Vec<Devic
     nodes.into_iter().filter_map(|(_, path)| device(root, &path)).collect()
 }
 
-/// The device is never opened, because that can wake a GPU.
+/// Reads the metadata of a device file. The file is never opened, because that can wake a GPU.
 fn device(root: &Path, path: &str) -> Option<Device> {
     let metadata = fs::metadata(root.join(path.trim_start_matches('/'))).ok()?;
     let is_world_accessible = metadata.mode() & 0o006 == 0o006;

@@ -10,10 +10,10 @@ use crate::configure::situation::Situation;
 use sys::tool;
 use sys::tool::answer::Answer;
 
-/// The timeout of the trial container. The first start of many GPUs is slow.
+/// The timeout of the trial container. The driver's initialization of many GPUs is slow.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a trial for each vendor, if the image exists.
+/// Runs a trial for each vendor whose driver works, unless `no_trial` is set, the engine is not reachable, or the image does not exist.
 pub fn trials(image: &str, no_trial: bool, deadline: Duration, situation: &Situation) -> Trials {
     let precondition = if no_trial {
         Err("--no-trial")

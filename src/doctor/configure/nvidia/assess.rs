@@ -11,8 +11,11 @@ use model::inventory::gres::counted;
 use model::inventory::{Observations, Vendor};
 
 const REGISTER: &str = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
-const INSTALL: &str = "install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
+const REGISTER_ROOTLESS: &str = "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json; systemctl --user restart docker";
+const GENERATE_CDI: &str = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml";
 const NO_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place";
+const CHECK_FILES: &str = "check the modes of /dev/nvidia* on the host (ls -l) and SELinux's log (sudo ausearch -m avc); update nvidia-container-toolkit";
+const UPDATE_WINDOWS: &str = "install the current NVIDIA driver in Windows, then `wsl --update` and `wsl --shutdown`; do not install a Linux driver in WSL2";
 const ALLOW_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place && \
     sudo systemctl restart docker";
 
@@ -25,7 +28,7 @@ impl HostGpus for Nvidia {
         self.pci_count > 0 || !self.gpus.is_empty() || self.has_wsl_library
     }
 
-    /// On WSL2, the device file can exist without an NVIDIA GPU.
+    /// On WSL2, the existence of `/dev/dxg` does not show whether the GPU is NVIDIA's.
     fn may_be_present(&self) -> bool {
         self.is_present() || self.has_dxg
     }
@@ -53,9 +56,11 @@ impl HostGpus for Nvidia {
         if let Smi::Fails(message) = &self.smi {
             let (cause, fix) = if message.contains("version mismatch") {
                 ("the driver was updated and the old kernel module is still loaded", "reboot the host")
+            } else if situation.platform.kind == PlatformKind::Wsl2 {
+                ("the Windows driver is incompatible with this version of WSL2, or the GPU has failed", UPDATE_WINDOWS)
             } else {
                 (
-                    "the driver is not loaded, does not fit the kernel, or the GPU has failed",
+                    "the driver is not loaded, hangs or does not match the kernel, or the GPU has failed",
                     "see dmesg | grep -i -e nvrm -e xid; re-install the driver, or reboot the host",
                 )
             };
@@ -70,20 +75,20 @@ impl HostGpus for Nvidia {
         match self.driver.as_deref().and_then(newest_major) {
             Some(0) => checks.push(Observations::fail(
                 format!("{list}: the driver is too old"),
-                format!("CUDA 11 needs {}, and CUDA 12 needs {}", oldest_driver(11), oldest_driver(12)),
+                format!("CUDA 11 needs driver {}, and CUDA 12 needs {}", oldest_driver(11), oldest_driver(12)),
                 "install a newer driver (Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot",
             )),
             Some(11) => checks.push(Observations::warn(
                 format!("{list}: CUDA 12 programs will not run"),
                 format!("CUDA 12 requires driver {} or newer", oldest_driver(12)),
-                "for CUDA 12, sudo ubuntu-drivers install (Debian: sudo apt-get install nvidia-driver) and reboot",
+                "for CUDA 12, install a newer driver (Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot",
             )),
             _ => checks.push(Observations::ok(list)),
         }
         if !self.mig_ids.is_empty() {
             let ids = self.mig_ids.join(", ");
             checks.push(Observations::note(format!(
-                "MIG instances: {ids}; select some with --gpus, otherwise a container gets all"
+                "MIG instances: {ids}; select some with slurminit configure --gpus, otherwise all are passed to the container"
             )));
         }
         checks
@@ -99,9 +104,12 @@ impl HostGpus for Nvidia {
     fn fixes(&self, situation: &Situation) -> Fixes {
         Fixes {
             tool: Vendor::Nvidia.traits().mismatch.tool,
-            toolkit: REGISTER.to_owned(),
+            toolkit: match self.pass_method(situation) {
+                PassMethod::Cdi => GENERATE_CDI.to_owned(),
+                _ => registration(&situation.engine).to_owned(),
+            },
             device: "create /dev/nvidia* with nvidia-modprobe -u -c 0; check that Docker's engine runs on this host (docker context ls)",
-            permission: if situation.is_rootless() { NO_CGROUPS } else { ALLOW_CGROUPS },
+            permission: if situation.is_rootless() { NO_CGROUPS } else { CHECK_FILES },
         }
     }
 
@@ -110,17 +118,18 @@ impl HostGpus for Nvidia {
             Observations::warn(
                 "WSL2 has a GPU, but no NVIDIA GPU with a WSL2 driver",
                 "AMD and Intel GPUs do not work in WSL2's containers; for NVIDIA the Windows driver is missing or too old",
-                "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use native Linux instead of WSL2",
+                "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD or Intel: use native Linux instead of WSL2",
             )
         })
     }
 }
 
-/// The method that works on this host: NVIDIA's runtime if Docker has it, because every version of compose supports it.
+/// The method for this host: CDI only if Docker has no NVIDIA runtime, because every supported version of compose
+/// can use the runtime.
 fn pass_method(toolkit: &Toolkit, situation: &Situation) -> PassMethod {
     let (has_runtime, has_cdi) = match situation.engine.info() {
         Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
-        // Without a running engine, the method follows from the configuration files.
+        // Without a running engine, the method follows from the configuration files and the installed programs.
         None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
     };
     if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { PassMethod::Cdi } else { PassMethod::Gpus }
@@ -137,11 +146,11 @@ fn no_driver(nvidia: &Nvidia, situation: &Situation) -> Observations {
         return Observations::fail(
             "WSL2 has NVIDIA's library, but no GPU responds",
             if nvidia.has_dxg {
-                "the Windows driver does not fit this WSL2"
+                "the Windows driver is incompatible with this version of WSL2"
             } else {
                 "WSL2's device /dev/dxg is missing"
             },
-            "install the current NVIDIA driver in Windows, then `wsl --update` and `wsl --shutdown`; no Linux driver inside WSL2",
+            UPDATE_WINDOWS,
         );
     }
     let what = format!("{} on the PCI bus, but NVIDIA's driver is not loaded", plural(nvidia.pci_count));
@@ -175,18 +184,18 @@ fn toolkit(nvidia: &Nvidia, situation: &Situation) -> Observations {
             return Observations::ok("the NVIDIA runtime is registered with Docker".to_owned());
         }
         if pass_method(&nvidia.toolkit, situation) == PassMethod::Cdi {
-            return Observations::ok(format!("Docker passes the GPUs by CDI ({})", toolkit.cdi_specs.join(", ")));
+            return Observations::ok(format!("Docker passes the GPUs through CDI ({})", toolkit.cdi_specs.join(", ")));
         }
         return not_registered(nvidia, situation, info);
     }
     if pass_method(&nvidia.toolkit, situation) == PassMethod::Cdi {
         return Observations::note(format!(
-            "CDI specification found ({}): Docker 28.2 and newer use it, older versions with the feature \"cdi\"",
+            "CDI specification found ({}): Docker 28.2 and newer use it; versions 25 to 28.1 need the feature \"cdi\"",
             toolkit.cdi_specs.join(", ")
         ));
     }
     match (toolkit.is_in_daemon_json, toolkit.programs.is_empty()) {
-        (_, true) => missing_toolkit(),
+        (_, true) => missing_toolkit(&situation.engine),
         (true, false) => {
             Observations::ok("the container toolkit is installed and registered in Docker's configuration".to_owned())
         }
@@ -196,11 +205,11 @@ fn toolkit(nvidia: &Nvidia, situation: &Situation) -> Observations {
 
 fn not_registered(nvidia: &Nvidia, situation: &Situation, info: &EngineInfo) -> Observations {
     let toolkit = &nvidia.toolkit;
-    if toolkit.is_in_daemon_json && !toolkit.programs.is_empty() {
+    if toolkit.is_in_daemon_json && !toolkit.programs.is_empty() && !info.is_rootless {
         return Observations::fail(
             "the NVIDIA runtime is not active in Docker",
-            "the engine was not restarted since /etc/docker/daemon.json was changed (or uses another file)",
-            "sudo systemctl restart docker",
+            "the engine has not been restarted since /etc/docker/daemon.json was changed, or uses another file",
+            "sudo systemctl restart docker; if the engine uses another file, first run sudo nvidia-ctk runtime configure --runtime=docker --config=FILE",
         );
     }
     if !toolkit.programs.is_empty() {
@@ -210,39 +219,38 @@ fn not_registered(nvidia: &Nvidia, situation: &Situation, info: &EngineInfo) -> 
         return Observations::fail(
             format!("CDI specification found ({}), but Docker does not use CDI", toolkit.cdi_specs.join(", ")),
             format!(
-                "CDI is disabled in engine {}: it is an option since 25 and on by default since 28.2",
+                "CDI is disabled in engine {}: versions from 25 can enable it, and versions from 28.2 enable it by default",
                 info.version
             ),
-            "add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json, then sudo systemctl restart docker",
+            "update Docker if it is older than 25; add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json, then sudo systemctl restart docker \
+             (rootless: ~/.config/docker/daemon.json and systemctl --user restart docker)",
         );
     }
-    missing_toolkit()
+    missing_toolkit(&situation.engine)
 }
 
-fn missing_toolkit() -> Observations {
+/// The commands that register the toolkit's runtime with this engine.
+fn registration(engine: &Engine) -> &'static str {
+    if engine.info().is_some_and(|info| info.is_rootless) { REGISTER_ROOTLESS } else { REGISTER }
+}
+
+fn missing_toolkit(engine: &Engine) -> Observations {
     Observations::fail(
         "Docker cannot pass NVIDIA GPUs to containers",
         "nvidia-container-toolkit is not installed",
-        INSTALL,
+        format!("install nvidia-container-toolkit, then {}", registration(engine)),
     )
 }
 
 fn unregistered_toolkit(engine: &Engine) -> Observations {
-    let fix = match engine.info() {
-        Some(info) if info.is_rootless => {
-            "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json; systemctl --user restart docker"
-        }
-        _ => REGISTER,
-    };
     Observations::fail(
         "the container toolkit is installed but not registered with Docker",
         "the runtime `nvidia` is not in Docker's configuration",
-        fix,
+        registration(engine),
     )
 }
 
-/// The toolkit's setting `no-cgroups`: a rootless engine needs it; with any other engine it makes the GPUs
-/// inaccessible.
+/// Checks the toolkit's setting `no-cgroups`: a rootless engine needs the setting; with any other engine it makes the GPUs inaccessible.
 fn cgroups(nvidia: &Nvidia, situation: &Situation) -> Option<Observations> {
     situation.engine.info()?;
     match (situation.is_rootless(), nvidia.toolkit.has_no_cgroups, pass_method(&nvidia.toolkit, situation)) {
@@ -253,7 +261,7 @@ fn cgroups(nvidia: &Nvidia, situation: &Situation) -> Option<Observations> {
         )),
         (false, true, PassMethod::Gpus) => Some(Observations::fail(
             "containers cannot open the GPUs that the toolkit passes",
-            "the toolkit sets no device rules (no-cgroups = true), which only a rootless Docker needs",
+            "no-cgroups = true, which only a rootless Docker needs: the toolkit sets no device rules",
             ALLOW_CGROUPS,
         )),
         _ => None,

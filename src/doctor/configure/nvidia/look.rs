@@ -1,5 +1,6 @@
 //! NVIDIA's hardware, driver and toolkit.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub(in crate::configure) fn observe(root: &Path, deadline: Duration, inventory: 
     // WSL2 has no file with the driver's version.
     let driver = driver.or_else(|| if smi == Smi::Works { query_version(root, deadline) } else { None });
     Nvidia {
-        // nvidia-smi lists the models. If it is missing or its library is broken, the kernel's files give the count.
+        // nvidia-smi lists the models. If nvidia-smi is missing or its library is broken, the GPUs are those that detection found.
         gpus: if listed.is_empty() { detected } else { listed },
         pci_count: gpus_on_pci(root, Vendor::Nvidia),
         driver,
@@ -36,7 +37,7 @@ pub(in crate::configure) fn observe(root: &Path, deadline: Duration, inventory: 
 fn smi(root: &Path, deadline: Duration) -> (Smi, String) {
     match run_smi(root, deadline, &["-L"]) {
         Answer::Missing => (Smi::Missing, String::new()),
-        Answer::Silent => (Smi::Fails("timed out: the driver hangs".to_owned()), String::new()),
+        Answer::Silent => (Smi::Fails("timed out".to_owned()), String::new()),
         Answer::Ended { succeeded: true, stdout, .. } => (Smi::Works, stdout),
         // nvidia-smi reports errors on standard output.
         Answer::Ended { stdout, stderr, .. } => {
@@ -91,8 +92,8 @@ fn toolkit(root: &Path) -> Toolkit {
     }
 }
 
-/// CDI specifications that mention NVIDIA GPUs. `/var/run` is usually an absolute link to `/run`, which is wrong below
-/// another root.
+/// CDI specifications that mention NVIDIA GPUs. `/run` is also searched directly, because `/var/run` is usually an
+/// absolute link to it, which is wrong below another root.
 fn cdi_specs(root: &Path) -> Vec<String> {
     let files = ["etc/cdi", "run/cdi", "var/run/cdi"]
         .into_iter()
@@ -100,10 +101,9 @@ fn cdi_specs(root: &Path) -> Vec<String> {
     let is_nvidia_spec = |path: &String| {
         (path.ends_with(".yaml") || path.ends_with(".json")) && read(root, path).contains("nvidia.com/gpu")
     };
-    let mut specs: Vec<String> =
+    let specs: BTreeSet<String> =
         files.filter(is_nvidia_spec).map(|path| format!("/{}", path.trim_start_matches("var/"))).collect();
-    specs.dedup();
-    specs
+    specs.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -120,5 +120,17 @@ mod tests {
         let models: Vec<_> = gpus.iter().filter_map(|gpu| gpu.model.as_deref()).collect();
         assert_eq!(models, ["NVIDIA H200", "Tesla (old) K80"]);
         assert_eq!(gpus[1].uuid.as_deref(), Some("GPU-2c2d"));
+    }
+
+    #[test]
+    fn lists_each_specification_once() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("run/cdi")).unwrap();
+        std::fs::create_dir(root.path().join("var")).unwrap();
+        std::os::unix::fs::symlink("../run", root.path().join("var/run")).unwrap();
+        for (name, kind) in [("a.yaml", "nvidia.com/gpu"), ("b.json", "nvidia.com/gpu"), ("c.yaml", "amd.com/gpu")] {
+            std::fs::write(root.path().join("run/cdi").join(name), format!("kind: {kind}\n")).unwrap();
+        }
+        assert_eq!(cdi_specs(root.path()), ["/run/cdi/a.yaml", "/run/cdi/b.json"]);
     }
 }

@@ -8,19 +8,19 @@ pub(super) use look::observe;
 /// NVIDIA's hardware and software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nvidia {
-    /// The GPUs that the driver reports.
+    /// The GPUs that nvidia-smi lists, or else those that detection found.
     pub gpus: Vec<NvidiaGpu>,
     /// The number of GPUs on the PCI bus, with or without a driver.
     pub pci_count: usize,
     /// The driver's version, such as `535.154.05`.
     pub driver: Option<String>,
-    /// Whether the kernel uses the nouveau driver, which cannot compute.
+    /// Whether the nouveau driver is loaded, which does not support CUDA.
     pub has_nouveau: bool,
     /// The result of `nvidia-smi`.
     pub smi: Smi,
     /// The IDs of MIG instances.
     pub mig_ids: Vec<String>,
-    /// Whether WSL2's single device for all GPUs exists.
+    /// Whether WSL2's single device for all GPUs, `/dev/dxg`, exists.
     pub has_dxg: bool,
     /// Whether WSL2's library of the Windows driver exists.
     pub has_wsl_library: bool,
@@ -31,7 +31,7 @@ pub struct Nvidia {
 /// An NVIDIA GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvidiaGpu {
-    /// The model name, an untrusted text.
+    /// The model name; untrusted text.
     pub model: Option<String>,
     /// The UUID: `GPU-...`.
     pub uuid: Option<String>,
@@ -40,12 +40,12 @@ pub struct NvidiaGpu {
 /// The result of `nvidia-smi -L`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Smi {
-    /// The program is missing, so the state of the driver is unknown.
+    /// The program is missing or not executable, so it does not show whether the driver works.
     #[default]
     Missing,
-    /// The program lists GPUs.
+    /// The program succeeded.
     Works,
-    /// The program fails; the text is the first line of its message.
+    /// The program failed or timed out. The text is the first line of its output, or `timed out`.
     Fails(String),
 }
 

@@ -15,9 +15,7 @@ fn reports_program_error_with_job_without_drain() {
     assert_eq!((cluster.drained.clone(), cluster.offered.len()), (None, 2));
     let lines: Vec<_> = cluster.log.iter().filter(|line| line.contains("XID")).collect();
     assert_eq!(lines.len(), 3, "one line per XID and minute: {lines:?}");
-    assert!(
-        lines[0].contains("job 17 of alice was using it") && lines[0].contains("GPU-1") && lines[0].contains("Fix: ")
-    );
+    assert!(lines[0].contains("; used by job 17 of alice") && lines[0].contains("GPU-1") && lines[0].contains("Fix: "));
     assert_eq!(cluster.health.report(ProcessId::default()).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
 }
 
@@ -86,6 +84,27 @@ fn xid_without_recovery_action_clears_after_doubling_time() {
         assert_eq!(cluster.offered, [0, 1], "{minutes}");
     }
     assert_eq!(cluster.drained, None);
+}
+
+#[test]
+fn repeated_xid_excludes_gpu_for_at_most_six_hours() {
+    let mut cluster = Cluster::new(1);
+    cluster.sample(&[(0, GpuSample::default())]);
+    for minutes in [10, 20, 40, 80, 160, 320, 360, 360] {
+        cluster.event(0, 48);
+        let logged = cluster.log.iter().rfind(|line| line.contains("XID 48")).unwrap();
+        assert!(logged.contains(&format!("after {minutes} min without an error")), "{logged}");
+        cluster.advance(100_000);
+    }
+}
+
+#[test]
+fn gpu_is_named_before_and_after_its_first_sample() {
+    let cluster = Cluster::new(1);
+    assert_eq!(cluster.health.name_of(&identity(0)), "GPU 0 (GPU-0, 0000:10:00.0)");
+    let by_address = Identity { uuid: None, ..identity(0) };
+    assert_eq!(cluster.health.name_of(&by_address), "GPU 0 (GPU-0, 0000:10:00.0)");
+    assert_eq!(cluster.health.name_of(&identity(7)), "GPU GPU-7");
 }
 
 #[test]
@@ -295,4 +314,14 @@ fn repair_ends_memory_errors_and_later_ones_are_reported() {
     cluster.health.set_released(&[]);
     (0..3).for_each(|_| cluster.sample(&[(0, seen(3, 0))]));
     assert_eq!(cluster.faults(0), [], "returned by the administrator");
+    let restart_agent = |cluster: &mut Cluster, errors| {
+        let former = cluster.health.report(ProcessId::default());
+        cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
+        cluster.health.set_offered(cluster.offer());
+        (0..3).for_each(|_| cluster.sample(&[(0, seen(errors, 0))]));
+        cluster.faults(0)
+    };
+    assert_eq!(restart_agent(&mut cluster, 3), [], "the next agent accepts errors from before the repair");
+    cluster.sample(&[(0, seen(4, 0))]);
+    assert_eq!(restart_agent(&mut cluster, 4), [ecc], "errors after the repair remain a fault");
 }

@@ -30,7 +30,7 @@ fn loses_and_regains_one_gpu() {
     cluster.sample(&[]);
     assert_eq!((cluster.offered.len(), cluster.drained.clone()), (4, None));
     assert_eq!(cluster.health.report(ProcessId::default()).node, None);
-    assert!(cluster.log.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
+    assert!(cluster.log.iter().any(|line| line.contains("all GPUs available to jobs again (4 in total)")));
 }
 
 #[test]
@@ -81,6 +81,20 @@ fn fixed_gpu_count_keeps_node_drained_until_gpu_recovers() {
 }
 
 #[test]
+fn fixed_gpu_count_does_not_drain_node_for_recovered_gpu() {
+    let mut cluster = Cluster::with(2, "", Recount::Never);
+    let out = LeftOutGpu { gpu: identity(1), reason: "lost".to_owned() };
+    cluster.health = HealthController::new(Faults::default(), 5000, Recount::Never, None, &[out]);
+    cluster.offered = vec![0];
+    cluster.health.set_offered(cluster.offer());
+    cluster.jobs[0] = Some(9);
+    (0..800).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.drained.as_deref(), cluster.offered.len()), (None, 1));
+    let doing = cluster.health.report(ProcessId::default()).node.unwrap();
+    assert!(doing.contains("at the next start of this container"), "{doing}");
+}
+
+#[test]
 fn recount_without_jobs_waits_for_all_jobs() {
     let mut cluster = Cluster::with(2, "", Recount::WithoutJobs);
     (cluster.jobs[1], cluster.has_other_job) = (Some(7), true);
@@ -90,7 +104,7 @@ fn recount_without_jobs_waits_for_all_jobs() {
     (0..5).for_each(|_| cluster.lose(0));
     assert!(cluster.drained.is_some() && cluster.offered.len() == 2);
     let doing = cluster.health.report(ProcessId::default()).node.unwrap();
-    assert!(doing.contains("until all of its jobs have ended"), "{doing}");
+    assert!(doing.contains("until all jobs on the node have ended"), "{doing}");
     cluster.has_other_job = false;
     cluster.lose(0);
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![1], None));
@@ -294,6 +308,8 @@ fn released_gpu_waits_for_jobs_and_returns_after_check() {
     assert_eq!(gpu(&cluster).release, Some(Release::Pending), "the GPU is still open");
     cluster.health.set_closed([identity(1).key()].into());
     assert_eq!(gpu(&cluster).release, Some(Release::Done));
+    let is_returning = |cluster: &Cluster| [0, 1].map(|index| cluster.health.is_returning(&identity(index).key()));
+    assert_eq!(is_returning(&cluster), [false, false]);
     // The administrator returns the GPU, but the first check finds a fault.
     cluster.health.set_released(&[]);
     assert_eq!(
@@ -301,12 +317,17 @@ fn released_gpu_waits_for_jobs_and_returns_after_check() {
         (Some(Release::Returning), vec![identity(1)])
     );
     cluster.settle();
-    assert_eq!(cluster.offered, [0], "offered only after a check");
+    assert_eq!(
+        (cluster.offered.clone(), is_returning(&cluster)),
+        (vec![0], [false, true]),
+        "offered only after a check"
+    );
     let readings = Readings { recovery_action: Some(1), ..Readings::default() };
     let broken = GpuSample { readings, ..GpuSample::default() };
     cluster.sample(&[(1, broken)]);
     cluster.sample(&[]);
     assert_eq!((cluster.offered.clone(), gpu(&cluster).release), (vec![0], None));
+    assert_eq!(is_returning(&cluster), [false, false]);
     (0..3).for_each(|_| cluster.sample(&[]));
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1], None));
 }

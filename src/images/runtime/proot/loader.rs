@@ -1,7 +1,7 @@
-//! PRoot's temporary files, where /tmp cannot hold them.
+//! PRoot's temporary files, if /tmp is noexec or full.
 //!
 //! PRoot 5.1 uses a directory in /tmp for mount points that an image does not have. For each step, it also extracts its loader there: the program
-//! that the kernel executes in place of the step's. But Docker mounts `--tmpfs /tmp` noexec, and jobs fill it. So `PROOT_LOADER` and
+//! that the kernel executes in place of the step's program. But Docker mounts `--tmpfs /tmp` noexec, and jobs can fill it. So `PROOT_LOADER` and
 //! `PROOT_LOADER_32` name copies of the loaders in memory, which no mount option affects.
 
 use std::fs;
@@ -16,19 +16,19 @@ use nix::unistd::mkdtemp;
 use super::{PATH, memory_file};
 use crate::runtime::Variable;
 
-/// PRoot uses no other directory (`P_tmpdir`).
+/// The only directory that PRoot uses for temporary files (`P_tmpdir`).
 const TEMPORARY: &str = "/tmp";
 /// Free space that suffices for the loaders of a step, in bytes.
 const NEEDED: u64 = 1 << 20;
 
-/// `ELFCLASS32` and `ELFCLASS64` (elf(5)): the variable, the offset and width of `e_shoff`, and the offset of `e_shentsize` and `e_shnum`.
+/// `ELFCLASS32` and `ELFCLASS64` (elf(5)): the variable, the offset and width of `e_shoff`, and the offset of `e_shentsize`, which `e_shnum` follows.
 const CLASSES: [(u8, &str, (usize, usize), usize); 2] =
     [(1, "PROOT_LOADER_32", (0x20, 4), 0x2e), (2, "PROOT_LOADER", (0x28, 8), 0x3a)];
 
-/// Why PRoot cannot use its directory of temporary files.
+/// Checks that PRoot can use its directory of temporary files. The error is the reason why it cannot.
 pub(super) fn check_directory() -> Result<(), String> {
     let refused = |error: nix::Error| {
-        let fix = "--tmpfs /tmp:mode=1777, with free space";
+        let fix = "docker run --tmpfs /tmp:mode=1777; if /tmp is full, free space";
         format!("a job's user cannot create a directory in {TEMPORARY}: {}; fix: {fix}", error.desc())
     };
     let directory = mkdtemp(&Path::new(TEMPORARY).join("slurminit-XXXXXX")).map_err(refused)?;

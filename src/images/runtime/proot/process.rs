@@ -6,12 +6,12 @@
 //! 1. PRoot does not report the signal that ended a program. `run_inside` does, through a pipe, and this process ends
 //!    by the same signal.
 //! 2. PRoot waits for all processes that it traces, a step only for its program. So when the program has ended, SIGQUIT
-//!    makes PRoot kill the others.
+//!    makes PRoot kill the other processes.
 //! 3. A signal that slurmstepd sends to the task alone (`--signal=B:USR1`) must reach the program. But most signals are
 //!    sent to all processes of the step, and must not reach it twice. A witness, another child, distinguishes them: it
 //!    reports the signals that it receives.
 //!
-//! All but the program block all signals.
+//! This process and the witness block all signals. The other processes start with the step's signal mask.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -29,17 +29,17 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2, read, write};
 use sys::system_calls::{adopt_descriptor, fork, kill, reap};
 
-/// The time in which the witness must report the same signal.
+/// The time within which the witness reports a signal that was sent to all processes of the step.
 const WITNESS_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A signal to this process, and when it is forwarded unless the witness received it too.
+/// A signal to this process, and the time at which it is forwarded to the program unless the witness has received it too.
 struct PendingSignal {
     signal: i32,
     due: Instant,
 }
 
-/// Runs `proot` in a child, which must exec it. Its argument is the number of the descriptor for [`run_inside`]. All
-/// signals must be blocked.
+/// Runs `proot` in a child. `proot` must exec PRoot. Its argument is the number of the descriptor for [`run_inside`]. All signals
+/// must be blocked.
 pub(super) fn run(proot: impl FnOnce(i32) -> i32) -> io::Result<ExitStatus> {
     let signals = signals()?;
     let (witnessed, witness_end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
@@ -57,7 +57,7 @@ pub(super) fn run(proot: impl FnOnce(i32) -> i32) -> io::Result<ExitStatus> {
     Ok(status)
 }
 
-/// Runs the program in a child, which must exec it, and reports its PID and its exit status. PRoot traces this process, too.
+/// Runs the program in a child, and reports its PID and its exit status. `program` must exec the program. PRoot traces this process, too.
 pub(super) fn run_inside(report: i32, program: impl FnOnce() -> i32) -> io::Result<u8> {
     let report = adopt_descriptor(report);
     fcntl(&report, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -74,7 +74,7 @@ fn signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&SigSet::all(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-/// Reports the signals that processes send.
+/// Reports the signals that other processes send to the witness.
 fn witness(witnessed: &OwnedFd) -> i32 {
     let Ok(signals) = signals() else { return 1 };
     let _ = set_pdeathsig(Signal::SIGKILL);
@@ -87,7 +87,7 @@ fn witness(witnessed: &OwnedFd) -> i32 {
     }
 }
 
-/// The signals that processes sent since the last call. Those of a terminal come from the kernel, and reach the program itself.
+/// The signals that other processes sent since the last call. A terminal's signals come from the kernel, and the program receives them directly.
 fn read_sent_signals(signals: &SignalFd) -> Vec<i32> {
     let mut all = Vec::new();
     while let Ok(Some(info)) = signals.read_signal() {
@@ -100,7 +100,7 @@ fn read_sent_signals(signals: &SignalFd) -> Vec<i32> {
 
 struct Step {
     proot: Pid,
-    /// The program's process.
+    /// The program's PID, once [`run_inside`] has reported it.
     program: Option<i32>,
     signals: SignalFd,
     /// The pipe with the signals that the witness received.
@@ -112,11 +112,11 @@ struct Step {
 }
 
 impl Step {
-    /// Waits until PRoot ends. Returns the exit status of the program, or that of PRoot if the program could not be started.
+    /// Waits until PRoot ends. Returns the exit status of the program, or that of PRoot if [`run_inside`] did not report one.
     fn wait(mut self) -> ExitStatus {
         let mut status = None;
         loop {
-            // The end of PRoot is a signal, too. A closed pipe would be ready for ever.
+            // The end of PRoot also arrives as a signal (SIGCHLD). A closed pipe is not polled, because it would always be ready.
             let descriptors = [self.signals.as_fd(), self.reports.as_fd()];
             let open = if self.is_pipe_closed || status.is_some() { &descriptors[..1] } else { &descriptors };
             let mut ready: Vec<PollFd<'_>> = open.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
@@ -151,7 +151,7 @@ impl Step {
         wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX))
     }
 
-    /// Forwards the signals that were sent to this process alone.
+    /// Forwards the signals that were sent to this process alone. Those that are due before the program's PID is known are dropped.
     fn forward(&mut self) {
         let now = Instant::now();
         let sent = read_sent_signals(&self.signals).into_iter();

@@ -25,7 +25,7 @@ pub struct Fix {
     pub release: SlurmVersion,
     /// The last number of the first version with the fix: 8 for 25.11.8. `None` if SchedMD has published no fix.
     pub patch: Option<u16>,
-    /// The version of Debian's first package with the fix, if Slurm's own version number does not reveal the fix.
+    /// The first version of Debian's package with the fix, if the fix does not change Slurm's own version number.
     pub package: Option<&'static str>,
 }
 
@@ -39,7 +39,7 @@ impl Fix {
         self.patch.is_some_and(|fixed| patch >= fixed) || self.package.is_some_and(has_package)
     }
 
-    /// The first version with the fix, and where it is described.
+    /// The first version with the fix, and the URL of its description.
     fn version(self) -> String {
         let Self { release, patch, package } = self;
         let upstream = patch.map(|patch| {
@@ -82,7 +82,7 @@ pub const ADVISORIES: [Advisory; 2] = [
 ];
 
 impl SlurmInstall {
-    /// The advisories whose holes this Slurm has, with the fix of each.
+    /// The advisories that affect this Slurm, with the fix for each; none if the patch number is unknown.
     pub fn advisories(&self) -> impl Iterator<Item = (Advisory, Fix)> {
         let installed = self.version.zip(self.patch);
         ADVISORIES.into_iter().filter_map(move |advisory| {
@@ -92,7 +92,7 @@ impl SlurmInstall {
         })
     }
 
-    /// A warning about the known holes of this Slurm.
+    /// A warning about the known holes of this Slurm; `None` if no hole is known, or if the patch number is unknown.
     pub fn security_finding(&self) -> Option<Finding> {
         let advisories: Vec<_> = self.advisories().collect();
         let (latest, fix) = advisories.last()?;
@@ -100,7 +100,7 @@ impl SlurmInstall {
         let installed = self.package.clone().unwrap_or_else(|| format!("{version}.{patch}"));
         let holes: Vec<&str> = advisories.iter().flat_map(|(advisory, _)| advisory.holes).copied().collect();
         let what = format!("Slurm {installed} has known security holes: {}", holes.join(", "));
-        let cause = format!("fixed on {} in {}", latest.published, fix.version());
+        let cause = format!("the latest was published on {}; all are fixed in {}", latest.published, fix.version());
         let rebuild = "build the image again, with --pull --no-cache (docs/security.md)";
         let fix = match (self.package.is_some(), RELEASES.iter().rev().find(|release| release.version == version)) {
             (true, _) => rebuild.to_owned(),

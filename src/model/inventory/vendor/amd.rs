@@ -20,17 +20,17 @@ pub(super) const TRAITS: Traits = Traits {
         plugin_source: None,
         plugin_order: Some((
             "Slurm's rsmi plugin uses one render node for all partitions of a GPU, and slurmd exits at a duplicate file",
-            "Slurm's rsmi plugin numbers GPUs by PCI bus and ROCr by KFD, so a job would use another \
-             GPU than allocated",
+            "Slurm's rsmi plugin numbers GPUs by PCI bus and ROCr by KFD, so a job would use a GPU \
+             that was not allocated to it",
         )),
         compute_prefix: "",
-        // The driver is the kernel's own, so its version says nothing about ROCm.
+        // The driver is part of the kernel, so its version does not determine which ROCm programs run.
         driver_is_feature: false,
     },
     runtime: Runtime {
         variable: "ROCR_VISIBLE_DEVICES",
         selects_by_number: true,
-        selection_rule: "ROCr selects a device by its number among AMD's",
+        selection_rule: "ROCr selects a device by its number among AMD's GPUs",
         ignores_closed_files: false,
         settings: &[],
         equal_models_in_bus_order: false,
@@ -43,26 +43,27 @@ pub(super) const TRAITS: Traits = Traits {
         )),
         incomplete: (
             "the amdgpu driver is not loaded or has no KFD, or this GPU does not support ROCm (most integrated GPUs)",
-            "sudo modprobe amdgpu, or install the driver (https://rocm.docs.amd.com/projects/install-on-linux); then see rocm-smi",
+            "sudo modprobe amdgpu, or install the driver (https://rocm.docs.amd.com/projects/install-on-linux); then check with rocm-smi",
         ),
-        groups: "add udev rules for kfd and renderD* (GROUP=\"render\", MODE=\"0660\"), sudo udevadm trigger, then run this again",
-        missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe amdgpu",
+        groups: "add udev rules for kfd and renderD* (GROUP=\"render\", MODE=\"0660\"), run sudo udevadm trigger, then repeat this command",
+        missing: "check that Docker's engine runs on this host (docker context ls); sudo modprobe amdgpu",
         rootless: "as the user that runs the engine: `sudo usermod -aG video,render $USER`, then log out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
         start: "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
                 --security-opt seccomp=unconfined ...",
         tool: "rocm-smi",
-        no_gpu_cause: "started without /dev/kfd and /dev/dri or their group, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
+        no_gpu_cause: "the container was started without /dev/kfd, /dev/dri or their group, \
+                       or the host's amdgpu driver is not loaded; jobs on this node cannot use GPUs",
         missing_software: "the image has no ROCm for the GPUs",
         withhold: "do not pass /dev/kfd and /dev/dri to this container",
         no_gpu_in_wsl: None,
     },
     obstacles: ObstacleWords {
-        not_given: "no action if intended; otherwise create the container with them \
+        not_given: "no action if intended; otherwise create the container with the GPUs \
                     (docker run --device /dev/kfd --device /dev/dri)",
         denied: (
-            "the files of /dev/dri are in this container (perhaps by a volume), but its device rules deny them",
+            "the files of /dev/dri are in this container (perhaps as a volume), but its device rules deny access to them",
             "pass the GPUs as devices: docker run --device /dev/kfd --device /dev/dri",
         ),
         no_driver: "load the driver on the host (modprobe amdgpu), then re-create the container",

@@ -9,7 +9,7 @@ pub(super) const TRAITS: Traits = Traits {
     pci_classes: &["0x03"],
     interface: "Intel's kernel driver (xe or i915)",
     drivers: &["xe", "i915"],
-    // Otherwise nearly every desktop would become a GPU node.
+    // With `true`, nearly every desktop would become a GPU node.
     offers_integrated: false,
     has_cuda: false,
     kubernetes: &["gpu.intel.com/xe", "gpu.intel.com/i915"],
@@ -29,7 +29,7 @@ pub(super) const TRAITS: Traits = Traits {
     runtime: Runtime {
         variable: "ZE_AFFINITY_MASK",
         selects_by_number: true,
-        selection_rule: "Level Zero selects a device by its number among Intel's",
+        selection_rule: "Level Zero selects a device by its number among Intel's GPUs",
         ignores_closed_files: false,
         settings: &[("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE"), ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")],
         equal_models_in_bus_order: false,
@@ -39,24 +39,25 @@ pub(super) const TRAITS: Traits = Traits {
         security: None,
         incomplete: (
             "neither xe nor i915 drives the GPU, or this kernel is older than the GPU",
-            "lspci -nnk on the host shows its driver; sudo modprobe xe (or i915), or install a newer kernel",
+            "run lspci -nnk on the host to see the GPU's driver; then sudo modprobe xe (or i915), or install a newer kernel",
         ),
-        groups: "add a udev rule for renderD* (GROUP=\"render\", MODE=\"0660\"), sudo udevadm trigger, then run this again",
-        missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe xe",
+        groups: "add a udev rule for renderD* (GROUP=\"render\", MODE=\"0660\"), run sudo udevadm trigger, then repeat this command",
+        missing: "check that Docker's engine runs on this host (docker context ls); sudo modprobe xe (or i915)",
         rootless: "as the user that runs the engine: `sudo usermod -aG video,render $USER`, then log out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
         start: "docker run --device /dev/dri --group-add $(stat -c %g /dev/dri/renderD128) ...",
         tool: "clinfo -l",
-        no_gpu_cause: "started without /dev/dri or its group, or the host's driver (xe, i915) has no discrete GPU; GPU jobs are rejected",
+        no_gpu_cause: "the container was started without /dev/dri or its group, \
+                       or the host has no discrete GPU with the driver xe or i915; jobs on this node cannot use GPUs",
         missing_software: "the image has no Level Zero for the GPUs",
-        withhold: "do not pass their files of /dev/dri to this container",
+        withhold: "do not pass the Intel GPUs' files in /dev/dri to this container",
         no_gpu_in_wsl: None,
     },
     obstacles: ObstacleWords {
         not_given: "no action if intended; otherwise create the container with the GPUs (docker run --device /dev/dri)",
         denied: (
-            "the files of /dev/dri are in this container (perhaps by a volume), but its device rules deny them",
+            "the files of /dev/dri are in this container (perhaps as a volume), but its device rules deny access to them",
             "pass the GPUs as devices: docker run --device /dev/dri",
         ),
         no_driver: "load the driver on the host (modprobe xe, or i915), then re-create the container",

@@ -38,12 +38,13 @@ pub(super) const TRAITS: Traits = Traits {
     mismatch: MismatchWords {
         start: "docker run --gpus all ..., after `nvidia-ctk runtime configure --runtime=docker` on the host",
         tool: "nvidia-smi",
-        no_gpu_cause: "the container was started without GPUs, the container toolkit is not set up, or the host's driver is not loaded; GPU jobs are rejected",
-        missing_software: "the image has no NVIDIA software except the container runtime's",
+        no_gpu_cause: "the container was started without GPUs, the container toolkit is not set up, \
+                       or the host's driver is not loaded; jobs on this node cannot use GPUs",
+        missing_software: "the image has no NVIDIA software except the files that the container runtime mounts",
         withhold: "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void)",
         no_gpu_in_wsl: Some((
-            "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
-            "docker run --gpus all ...; install the current driver in Windows, then `wsl --update`; without GPUs set GPU_TYPE=none",
+            "the container was started without GPUs, or Windows has no NVIDIA driver that supports WSL2",
+            "docker run --gpus all ...; install the current driver in Windows, then `wsl --update`; to run without GPUs, set GPU_TYPE=none",
         )),
     },
     obstacles: ObstacleWords {
@@ -58,7 +59,7 @@ pub(super) const TRAITS: Traits = Traits {
     },
     fix: FixTools {
         reset: |gpu| format!("nvidia-smi --gpu-reset -i {gpu}"),
-        other_work: ", or a change of its MIG mode",
+        other_work: ", or change the GPU's MIG mode",
         processes: "nvidia-smi",
         diagnostics: "NVIDIA's field diagnostics",
         needs_closed_gpu: true,

@@ -145,7 +145,10 @@ fn identical_image_user_is_neither_added_nor_rejected() {
 
 #[test]
 fn restores_host_accounts_of_previous_start() {
-    let first = installed(&image(), accounts(PASSWD, GROUP, ""), "");
+    // The group `app` is the image's own: the primary group of `guest`, with `alice` as a member.
+    let passwd = format!("{PASSWD}guest:x:1004:1000::/srv/guest:/bin/sh\n");
+    let first = installed(&image(), accounts(&passwd, &format!("{GROUP}app:x:1000:alice\n"), ""), "");
+    assert!(first.passwd.contains("\nguest:x:1004:1000:"), "{}", first.passwd);
     let kept = first.previous_host_accounts(&config(""));
     assert_eq!(installed(&first, kept, ""), first);
     // Without the setting, host accounts are removed.
@@ -195,7 +198,7 @@ fn handles_twenty_thousand_users() {
     let group = format!("users:x:100:\nall:x:59000:{}\n{groups}", members.join(","));
     let files = installed(&image(), accounts(&passwd, &group, ""), "");
     let again = files.previous_host_accounts(&config(""));
-    assert_eq!((again.users.len(), again.groups.len()), (20_000, 20_001));
+    assert_eq!((again.users.len(), again.groups.len()), (20_000, 20_002));
     assert_eq!(files.removed_users(&again.users), []);
     assert_eq!(files.missing_users(&again.users), [] as [&User; 0]);
 }

@@ -1,4 +1,4 @@
-//! How much memory an AMD GPU has, and who owns it.
+//! The memory of an AMD GPU, and whether the processor shares it.
 //!
 //! For an integrated GPU, KFD's memory banks include RAM that the GPU may borrow (kernel 6.10 and newer: up to half of
 //! the RAM). The PCI device's `mem_info_vram_total` is the GPU's own memory: what the firmware reserved, or, on an
@@ -10,8 +10,8 @@ use std::path::Path;
 use super::topology::{GpuNode, GpuProperties};
 use crate::memory::node_kib;
 
-/// Instruction sets that only APUs have (LLVM, "User Guide for AMDGPU Backend", Processors). MI300A (gfx942) and old
-/// APUs share theirs with discrete GPUs.
+/// Instruction sets that only APUs have (LLVM, "User Guide for AMDGPU Backend", Processors), without those of some old
+/// APUs. The MI300A shares gfx942 with discrete GPUs.
 const APU_ISAS: [&str; 14] = [
     "gfx801", "gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037", "gfx1103",
     "gfx1150", "gfx1151", "gfx1152", "gfx1153",
@@ -20,11 +20,11 @@ const APU_ISAS: [&str; 14] = [
 /// A GPU's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GpuMemory {
-    /// The own memory in MiB; `None` if the driver lists none.
+    /// The GPU's own memory in MiB; `None` if the driver lists none.
     pub(super) mib: Option<u64>,
-    /// Whether this is the memory of its NUMA node, which the kernel also gives to processes.
+    /// Whether this is the memory of the GPU's NUMA node, from which the kernel also allocates memory to processes.
     pub(super) is_shared: bool,
-    /// Whether KFD lists more memory, because the GPU can borrow RAM.
+    /// Whether KFD lists more than the GPU's own memory, because the GPU can borrow RAM.
     is_borrowing: bool,
 }
 
@@ -46,7 +46,8 @@ pub(super) fn read(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMe
     GpuMemory { mib, is_shared, is_borrowing }
 }
 
-/// Whether this is a small GPU integrated into a processor. An MI300A is not, because all of its memory is its own.
+/// Whether this is a small GPU integrated into a processor. An MI300A is not: it borrows no RAM, and its instruction set is that of a
+/// discrete GPU.
 pub(super) fn is_integrated(properties: &GpuProperties, memory: &GpuMemory) -> bool {
     memory.is_borrowing || has_apu_isa(properties)
 }

@@ -27,7 +27,7 @@ use product_name::ModelNames;
 use resets::Resets;
 use topology::{GpuNode, Topology};
 
-/// The first of the kernel's numbers of render nodes.
+/// The minor of the first render node.
 const FIRST_RENDER_NODE: u32 = 128;
 
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
@@ -81,9 +81,9 @@ pub fn probe(root: &Path) -> ProbeResult {
     ProbeResult { driver: Some(driver), gpus, findings }
 }
 
-/// The GPU's number on the host, as AMD's exporter counts: its position among KFD's GPUs, including those that this container may
-/// not use. A render node's number is not this position, because each MI300X has eight render nodes. Without KFD, the render
-/// node's number is the best guess.
+/// The GPU's number on the host, as AMD's exporter counts it: the position among KFD's GPUs, including those that this container may
+/// not use. A render node's number is not this position, because each MI300X has eight render nodes. Without KFD, `minor` minus 128 is
+/// the best guess.
 fn host_number(root: &Path, minor: u32) -> Option<usize> {
     let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
     if topology.gpus.is_empty() {
@@ -166,7 +166,7 @@ fn access(
     }
 }
 
-/// The chip's serial number as ROCm writes it. Partitions of a GPU share it, so the result for a partition is `None`.
+/// The chip's serial number as ROCm writes it. Partitions of a GPU share it, so the result is `None` if another listed GPU has this number.
 fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
     let id = node.properties.unique_id?;
     let owners = all.iter().filter(|other| other.properties.unique_id == Some(id)).count();
@@ -179,7 +179,7 @@ fn locality(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(
     if locality != Locality::default() {
         return locality;
     }
-    // KFD makes one CPU node per NUMA node with CPUs, in the same order. If their numbers differ, the positions do not correspond.
+    // KFD creates one CPU node per NUMA node with CPUs, in the same order. If the counts differ, the positions do not correspond.
     let nearest = || {
         let position = node.nearest_cpu_node(cpu_nodes)?;
         nodes_with_cpus.get(position).filter(|_| cpu_nodes.len() == nodes_with_cpus.len())
@@ -208,7 +208,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             Kind::AmdDevices,
             format!("{} AMD GPU(s) visible, but /dev/kfd is not in this container", topology.gpus.len()),
             "the container was started without AMD's compute device",
-            "start it with --device /dev/kfd --device /dev/dri",
+            "start the container with --device /dev/kfd --device /dev/dri",
         ));
     }
     if !topology.unrecognized_nodes.is_empty() {
@@ -218,13 +218,13 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             Kind::DriverFails,
             format!("unusable entries of the AMD kernel driver (KFD): {nodes}"),
             "the GPU failed or is being reset, or this kernel's topology format is not supported",
-            "see dmesg | grep -i amdgpu on the host; if `rocminfo` lists the GPU there, report /sys/class/kfd/kfd/topology/nodes",
+            "run `dmesg | grep -i amdgpu` on the host; if `rocminfo` lists the GPU there, report a bug with the files in /sys/class/kfd/kfd/topology/nodes",
         ));
     }
     if !topology.hidden.is_empty() {
         let fix = match has_kfd {
             true => "to use them, pass their render nodes: --device /dev/dri, or --device /dev/dri/renderDN for each",
-            false => "to use them, start it with --device /dev/kfd --device /dev/dri",
+            false => "to use them, start the container with --device /dev/kfd --device /dev/dri",
         };
         findings.push(Finding::info(
             Kind::AmdDevices,

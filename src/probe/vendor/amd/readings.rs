@@ -14,7 +14,7 @@ pub(super) fn read(root: &Path, index: u32, address: PciAddress) -> (Condition, 
     let percent =
         |name: &str| number(name).and_then(|percent| u32::try_from(percent).ok()).filter(|percent| *percent <= 100);
     let sensor = |name: &str| sensors(&device).find_map(|sensors| value(&sensors.join(name)));
-    // sysfs has microwatts.
+    // sysfs reports power in microwatts.
     let power = |name: &str| sensor(name).map(|microwatts| microwatts / 1000).filter(|mw| *mw <= MAX_POWER_MW);
     let memory = number("mem_info_vram_used").zip(number("mem_info_vram_total"));
     let celsius = temperature(&device).and_then(|thousandths| u32::try_from(thousandths / 1000).ok());
@@ -37,8 +37,8 @@ pub(super) fn read(root: &Path, index: u32, address: PciAddress) -> (Condition, 
     (condition, readings)
 }
 
-/// The temperature of the chip's edge, in thousandths of a degree. An MI300 hides this sensor (GC 9.4.3, `hwmon_attributes_visible`);
-/// then the temperature of the hottest point.
+/// The temperature of the chip's edge, in thousandths of a degree. An MI300 hides this sensor (GC 9.4.3, `hwmon_attributes_visible`); then
+/// this is the temperature of the hottest point. Without labels, this is the first sensor's temperature.
 fn temperature(device: &Path) -> Option<u64> {
     let labelled_sensor = |label_text: &str| {
         sensors(device).find_map(|sensors| {
@@ -61,7 +61,8 @@ fn value(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The uncorrectable errors of all blocks: lines `ue: N` of `ras/*_err_count`. "Query currently inaccessible" is not an error.
+/// The number of uncorrectable errors of all blocks: the lines `ue: N` of `ras/*_err_count`. A file with the text "Query currently inaccessible"
+/// is skipped.
 fn ras(directory: &Path) -> Option<u64> {
     let files = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let counts = files.filter(|file| file.to_string_lossy().ends_with("_err_count")).filter_map(|file| {

@@ -101,14 +101,19 @@ impl Resets {
     /// Logs the first error only, at debug level: a kernel without these events, or missing access, is not a fault.
     fn log_error(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_logged_error, true) {
-            let message = message!("no-reset-events", "no reset events of the AMD driver: /dev/kfd: {error}", error);
+            let message = message!(
+                "no-reset-events",
+                "cannot subscribe to reset events of the AMD driver: /dev/kfd: {error}",
+                error
+            );
             report::write(Level::Debug, message);
         }
     }
 }
 
 impl EventFile {
-    /// Reads the available lines; `None` at the end. The kernel's read never blocks, and may return 8 bytes at a time.
+    /// Reads the available lines, and returns the phases of resets in them; `None` at the end of the file or after an error. The kernel's
+    /// read never blocks, and may return 8 bytes at a time.
     fn read(&mut self) -> Option<Vec<Phase>> {
         let mut chunk = [0; 1024];
         let count = match self.events.read(&mut chunk) {
@@ -129,7 +134,7 @@ impl EventFile {
 }
 
 fn subscribe(kfd: &Path, gpu_id: u32) -> io::Result<File> {
-    // /dev/kfd can be closed: the descriptor belongs to the GPU.
+    // `kfd` is closed on return; the event descriptor stays valid.
     let kfd = File::options().read(true).write(true).open(kfd)?;
     let mut events = File::from(open_event_descriptor(&kfd, gpu_id)?);
     events.write_all(&smi_line::MASK.to_ne_bytes())?;
@@ -195,6 +200,17 @@ mod tests {
         drop(writers.remove(0));
         assert_eq!(received(&mut resets), [("GPU-0".to_owned(), Phase::Ends)]);
         assert_eq!((resets.files.len(), resets.attempted.len()), (1, 0));
+    }
+
+    #[test]
+    fn descriptor_without_events_is_kept_and_one_that_fails_is_dropped() {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        let (mut resets, _writers) = two_gpus();
+        fcntl(&resets.files[0].events, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        assert_eq!(resets.files[0].read(), Some(Vec::new()));
+        // A directory cannot be read.
+        resets.files[1].events = File::open("/").unwrap();
+        assert_eq!(resets.files[1].read(), None);
     }
 
     #[test]

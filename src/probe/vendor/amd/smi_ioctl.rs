@@ -1,4 +1,4 @@
-//! KFD's ioctl for event descriptors (`AMDKFD_IOC_SMI_EVENTS`, since Linux 5.10).
+//! KFD's ioctl for event descriptors (`AMDKFD_IOC_SMI_EVENTS`, with reset events since Linux 5.10).
 
 #![expect(unsafe_code, reason = "no crate wraps KFD's ioctls")]
 

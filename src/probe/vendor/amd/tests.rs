@@ -141,7 +141,7 @@ fn missing_render_node_affects_one_gpu_and_missing_kfd_all() {
     fs::remove_file(fixture.path().join("dev/kfd")).unwrap();
     let found = fixture.probe();
     assert_eq!(usable(&found), [false, false]);
-    assert_eq!(found.findings[0].fix, "start it with --device /dev/kfd --device /dev/dri");
+    assert_eq!(found.findings[0].fix, "start the container with --device /dev/kfd --device /dev/dri");
 }
 
 #[test]
@@ -149,8 +149,11 @@ fn reports_required_device_groups_by_number() {
     assert_eq!(groups::finding_for_groups(Vendor::Amd, &BTreeMap::new()), None);
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
     let finding = groups::finding_for_groups(Vendor::Amd, &groups).unwrap();
-    assert!(finding.what.contains("group 44 and 110") && finding.cause.contains("/dev/dri/renderD128"), "{finding:?}");
-    assert!(finding.fix.starts_with("(getent group 44 || groupadd -g 44 amd-gpu-44) && "), "{finding:?}");
+    assert!(
+        finding.what.contains("groups with GIDs 44 and 110") && finding.cause.contains("/dev/dri/renderD128"),
+        "{finding:?}"
+    );
+    assert!(finding.fix.contains("(getent group 44 || groupadd -g 44 amd-gpu-44) && "), "{finding:?}");
     assert!(finding.fix.contains("&& usermod -aG 44,110 USER"), "{finding:?}");
 }
 

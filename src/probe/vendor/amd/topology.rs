@@ -64,8 +64,7 @@ enum Node {
     Unrecognized(&'static str),
 }
 
-/// Reads the nodes below `directory` through `read`. Tests replace it, because only the kernel can return EPERM to
-/// root.
+/// Reads the nodes below `directory` through `read`. Tests replace `read`, because only the kernel can return EPERM to root.
 pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>) -> Topology {
     let mut topology = Topology::default();
     for number in numbers_in(directory) {

@@ -102,8 +102,8 @@ struct Node {
 }
 
 impl Node {
-    /// A GPU with its own memory is a discrete card. i915 reports no memory; then the location decides. An integrated
-    /// GPU is on the root bus, at 0000:00:02.0 (igt-gpu-tools, igt_device_scan.c), a discrete card behind a bridge.
+    /// A GPU with its own memory, or one of [`CARDS`], is a discrete card. Otherwise the location decides, because the kernel's i915
+    /// reports no memory: an integrated GPU is on the root bus, at 0000:00:02.0 (igt-gpu-tools, igt_device_scan.c), a discrete card behind a bridge.
     fn is_integrated(&self) -> bool {
         let is_behind_bridge = self.address.is_some_and(|address| !address.is_on_root_bus());
         self.memory_mib.is_none() && self.model.is_none() && !is_behind_bridge
@@ -128,7 +128,8 @@ fn node(root: &Path, entry: &fs::DirEntry) -> Option<Node> {
     })
 }
 
-/// xe reports the memory of each tile (kernel 6.8, xe_tile_sysfs.c); i915 does so only in Intel's own packages.
+/// The memory of all tiles, in MiB. xe reports it for each tile (kernel 6.8, xe_tile_sysfs.c); i915 reports the total, and only in Intel's
+/// own packages.
 fn memory_mib(device: &Path) -> Option<u64> {
     let bytes = |directory: &Path, file: &str| regular::line(&directory.join(file))?.parse::<u64>().ok();
     let sum = |directory: &Path, prefix: &str, file: &str| -> u64 {

@@ -1,4 +1,4 @@
-//! Waits for the process that queries NVML. Without persistence mode, the driver initialises each GPU at its first use, which
+//! Waits for the process that queries NVML. Without persistence mode, the driver initializes each GPU at its first use, which
 //! takes seconds.
 
 use std::path::Path;
@@ -17,7 +17,8 @@ use sys::sandbox::{Sandbox, SandboxError};
 /// After this time, the progress is logged.
 const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
-/// All answers until the deadline. The GPUs that have not answered by then are [`Obstacle::Starting`].
+/// Receives all answers, each by its deadline. At the first timeout, the GPUs that have not answered are [`Obstacle::Starting`]; before NVML
+/// has counted the GPUs, a timeout is an error.
 pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines) -> Result<Detected, NvmlProbeError> {
     let (mut deadline, mut count, mut gpus) = (deadlines.library, None, Vec::new());
     let began = Instant::now();
@@ -66,19 +67,19 @@ fn report_progress(root: &Path, gpus: &[Gpu], all: u32) {
     }
 }
 
-/// `GPU 3 (0000:13:00.0)`
+/// The name of a GPU for messages: `GPU 3 (0000:13:00.0)`.
 fn display_name(root: &Path, index: u32, all: u32) -> String {
     let place = BusOrder::read(root, all).identity(root, index).pci_address;
     place.map_or_else(|| format!("GPU {index}"), |address| format!("GPU {index} ({address})"))
 }
 
-/// The GPUs that NVML initialized in time, with a finding about the others.
+/// The GPUs that NVML initialized in time, and the others as [`Obstacle::Starting`].
 fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Detected {
     let first = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let names: Vec<String> = (first..all).map(|index| display_name(root, index, all)).collect();
     report::warn(message!(
         "gpus-not-awaited",
-        "{ready} of {all} NVIDIA GPUs initialized; not waiting for {gpus}, which jobs get once they respond",
+        "{ready} of {all} NVIDIA GPUs initialized; not waiting for {gpus}; a GPU becomes available to jobs once it is initialized",
         ready = first,
         all,
         gpus = names.join(", ")

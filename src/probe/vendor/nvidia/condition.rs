@@ -19,10 +19,10 @@ const MAX_PROCESSES: usize = 64;
 /// The maximum plausible temperature of a chip. Higher readings are discarded.
 const MAX_CELSIUS: u32 = 150;
 
-/// Reads the condition of every accessible GPU. It forks, so the process must be single-threaded.
+/// Reads the condition of every GPU that NVML counts. Forks, so the process must be single-threaded.
 ///
 /// # Errors
-/// NVML fails, or does not answer by the deadline.
+/// NVML fails, or the child process that queries it cannot be started, ends early, or does not answer by the deadline.
 pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Result<Vec<Condition>, String> {
     let probe = Sandbox::start(|| probe(root, library));
     let answer = probe.finish(deadline).map_err(NvmlProbeError::from);

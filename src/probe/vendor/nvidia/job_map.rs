@@ -6,10 +6,10 @@ use std::path::Path;
 use super::proc;
 use model::inventory::{MIG_MINORS, MigMinors};
 
-/// The beginning of a MIG instance's device file, which is its capability file.
+/// The beginning of the path of a MIG instance's device file, which is its capability file.
 const CAPABILITY: &str = "/dev/nvidia-caps/nvidia-cap";
 
-/// The name of a device in the map: `3`, or `3.9` for GPU instance 9 of this GPU.
+/// The name of a device in the map: `3` for GPU 3, or `3.9` for its GPU instance 9.
 pub(super) fn name(root: &Path, device: &str) -> Option<String> {
     let number = |text: &str| text.parse::<u32>().ok();
     if let Some(capability) = device.strip_prefix(CAPABILITY) {

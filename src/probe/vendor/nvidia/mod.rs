@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, from NVML or otherwise the kernel's files, and findings about both.
+//! NVIDIA GPUs, from NVML or, if NVML fails, from the kernel's files; and the findings about them.
 
 mod answers;
 pub mod condition;
@@ -25,7 +25,7 @@ use nvml::{NvmlFailure, Step};
 use request::Request;
 use sys::sandbox::{Sandbox, SandboxError};
 
-/// NVIDIA's GPUs, through NVML or otherwise the kernel's files.
+/// NVIDIA's GPUs, through NVML or, if NVML fails, the kernel's files.
 #[derive(Debug)]
 pub struct Nvidia;
 
@@ -47,7 +47,7 @@ impl VendorProbe for Nvidia {
         job_map::name(root, device).map(|name| (name, crate::job_map::Format::Lines))
     }
 
-    /// Always starts, because requested GPUs may be missing.
+    /// Always starts a detection, even without traces of a GPU: missing GPUs that were requested are reported.
     fn start(&'static self, _: Vendor, options: &Options) -> Option<Finish> {
         let Options { root, request, nvml_library, conditions, left_out, .. } = options.clone();
         let library = nvml_library.as_deref();
@@ -72,14 +72,14 @@ impl VendorProbe for Nvidia {
 pub(super) enum NvmlProbeError {
     #[error(transparent)]
     Nvml(#[from] NvmlFailure),
-    #[error("it {0}")]
+    #[error("the query {0}")]
     Sandbox(#[from] SandboxError),
 }
 
 /// A detection in progress.
 struct Detection {
     root: PathBuf,
-    /// Whether the operator named the library. Then its absence is reported.
+    /// Whether the operator configured the library's path. If so, a missing library is reported.
     is_library_configured: bool,
     request: Request,
     /// Whether the child also reads the condition of the GPUs.
@@ -88,7 +88,8 @@ struct Detection {
 }
 
 impl Detection {
-    /// Waits for NVML, and then for the kernel's files.
+    /// Returns the GPUs from NVML or, if NVML fails, from the kernel's files. On a Jetson, returns the integrated GPU unless NVML reports a usable
+    /// GPU and its memory size.
     fn finish(mut self, deadlines: Deadlines) -> ProbeResult {
         let mut found = match answers::wait(&self.root, &mut self.nvml, deadlines) {
             Ok(mut probe) => {
@@ -145,7 +146,7 @@ fn from_nvml(probe: nvml::Detected) -> ProbeResult {
         Finding::warning(
             Kind::GpuLost,
             format!("/dev/nvidia{minor} can be opened, but NVML lists no such GPU; not used"),
-            "the GPU fell off the bus or is excluded, or the file is not a real device",
+            "the GPU fell off the bus, the driver excludes it, or the file is not a real device",
             "check Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file",
         )
     });
@@ -158,12 +159,14 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     let index = gpu.index;
     let instances = gpu.mig.as_ref().filter(|_| gpu.access == Access::Usable)?;
     if instances.is_empty() {
+        let id = gpu.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
         return Some(Finding::warning(
             Kind::Mig,
             format!("NVIDIA GPU {index} is in MIG mode without an instance; no job can use it"),
             "in MIG mode only instances can be used, and none was created or passed to this container",
             format!(
-                "on the host: `nvidia-smi mig -i {index} -cgi PROFILE -C`, or `nvidia-smi -i {index} -mig 0`; then restart the container"
+                "on the host: `nvidia-smi mig -i {id} -cgi PROFILE -C`, or `nvidia-smi -i {id} -mig 0`; then restart the container; if instances \
+                 exist, re-create the container with NVIDIA_VISIBLE_DEVICES=all"
             ),
         ));
     }
@@ -188,8 +191,7 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     })
 }
 
-const PASS_INSTANCES: &str =
-    "to use them: NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+const PASS_INSTANCES: &str = "to use them, create the container with NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// The one GPU of a Jetson.
 fn from_tegra(root: &Path, deadline: Instant) -> Option<ProbeResult> {
@@ -201,7 +203,7 @@ fn from_tegra(root: &Path, deadline: Instant) -> Option<ProbeResult> {
 fn from_kernel(root: &Path, why: &NvmlProbeError, request: &Request, deadline: Instant) -> ProbeResult {
     let (mut found, is_stuck) = match Sandbox::start(|| Nvidia.probe(root)).finish(deadline) {
         Ok(found) => (found, false),
-        // Even opening the files failed. Only their names are known.
+        // This probe failed, too. Only the names of the device files are known.
         Err(why) => (ProbeResult { gpus: gpus_not_opened(root, &why), ..ProbeResult::default() }, true),
     };
     found.findings.push(trouble::finding(why, request, found.gpus.len(), is_stuck));
@@ -212,14 +214,14 @@ fn gpus_not_opened(root: &Path, why: &SandboxError) -> Vec<Gpu> {
     let gpu = |(index, minor): (u32, u32)| Gpu {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
-        access: Access::unusable(Obstacle::Hang, format!("access unknown: the driver {why}")),
+        access: Access::unusable(Obstacle::Hang, format!("access unknown: the check of the device files {why}")),
         ..proc::unknown_gpu(index)
     };
     (0..).zip(proc::device_minors(root)).map(gpu).collect()
 }
 
-/// Rejects GPUs and instances that share a device file or UUID with an earlier one. Slurm exits if two lines name the
-/// same file, and CUDA would give two jobs the same device. On WSL2 all GPUs share one device.
+/// Rejects GPUs that share a device file or UUID with an earlier GPU, and MIG instances that share a UUID with an earlier one. slurmd exits if
+/// two gres.conf lines name the same file, and CUDA would give two jobs the same device. On WSL2 all GPUs share one device file.
 fn reject_duplicates(gpus: &mut [Gpu]) {
     let (mut files, mut names) = (BTreeMap::new(), BTreeMap::new());
     for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
@@ -260,7 +262,7 @@ fn no_device_files(gpus: &[Gpu]) -> Option<Finding> {
     (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| {
         Finding::error(
             Kind::GpuNotGiven,
-            format!("the NVIDIA driver lists {} GPUs, but this container has access to none", gpus.len()),
+            format!("this container has access to none of the GPUs that the NVIDIA driver lists ({})", gpus.len()),
             "the container was started without GPUs",
             "start the container with GPUs: docker run --gpus all, or docker compose with GPU_COMPOSE_FILE=docker/compose.nvidia.yaml",
         )

@@ -1,6 +1,6 @@
 //! NVIDIA's management library, called through nvml-wrapper. Runs inside the sandbox.
 //!
-//! Every answer is checked for plausibility, and a failed call loses only its own value.
+//! Implausible values are discarded. A failed call loses only its own value, unless its error means that the GPU or NVML as a whole is unusable.
 
 mod answers;
 mod fabric;
@@ -39,7 +39,7 @@ use model::inventory::{Access, Condition, CpuSet, Driver, Gpu, Obstacle, PciAddr
 const MAX_GPUS: u32 = 1024;
 /// Room for 32,768 CPUs. NVML refuses a buffer that is too small for the machine.
 const AFFINITY_WORDS: usize = 512;
-/// The kernel's own limit (CONFIG_NR_CPUS).
+/// The maximum of the kernel's CONFIG_NR_CPUS (x86-64).
 const MAX_CPUS: u32 = 8192;
 /// More links than any GPU has (18 on H100 and B200).
 const MAX_LINKS: u32 = 64;
@@ -57,7 +57,7 @@ pub struct Detected {
     pub driver: Driver,
     /// The GPUs in NVML's order.
     pub gpus: Vec<Gpu>,
-    /// The minors of the `/dev/nvidiaN` that can be opened but that NVML does not list.
+    /// The minors of the `/dev/nvidiaN` that can be opened but belong to no GPU that NVML lists; empty if NVML returned no handle for a GPU.
     pub unknown_to_nvml: Vec<u32>,
 }
 
@@ -80,7 +80,7 @@ pub enum NvmlFailure {
     NoPermission { call: String, error: String },
     #[error("{call} failed: {error}")]
     Failed { call: String, error: String },
-    #[error("implausible count of {0} GPUs")]
+    #[error("implausible number of GPUs: {0}")]
     ImpossibleCount(u32),
 }
 
@@ -101,14 +101,15 @@ impl NvmlFailure {
     }
 }
 
-/// An answer of the process that queries NVML. The answers come in the order of these variants.
+/// An answer of the process that queries NVML. The answers come in the order of these variants, but
+/// [`Self::Failed`] takes the place of the first three.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Step {
-    /// NVML has this many GPUs.
+    /// The number of GPUs that NVML reports.
     Counted(u32),
-    /// The next GPU, without the data that depend on the other GPUs.
+    /// The next GPU, without its links and MIG instances.
     Gpu(Box<Gpu>),
-    /// All GPUs.
+    /// All GPUs and the driver.
     Done(Box<Detected>),
     /// NVML failed.
     Failed(NvmlFailure),
@@ -116,7 +117,8 @@ pub(super) enum Step {
     Conditions(Result<Vec<Condition>, NvmlFailure>),
 }
 
-/// Queries NVML for the driver, the GPUs, their links and MIG instances. `library` is the path of NVML; `None` means the default one.
+/// Queries NVML for the driver, the GPUs, their links and MIG instances. `library` is the path of NVML's library; `None` means the default
+/// library. `left_out` contains the excluded GPUs, of which at most the identity is queried.
 pub(super) fn probe(
     root: &Path,
     library: Option<&Path>,
@@ -157,18 +159,18 @@ pub(super) fn probe(
         }
         gpu.links = links(device, gpu.index, &index_by_address, answers);
         gpu.mig = mig::instances(root, gpu, device, answers);
-        // Some calls may still succeed, but one of them reported that the GPU is gone.
+        // Even if most calls succeed, one may report that the GPU is lost or needs a reset.
         if let Some(access) = answers.obstacle() {
             gpu.access = access;
         }
     }
-    // A device file without a listed GPU most likely belongs to a GPU that NVML counts but for which it returns no handle.
+    // If NVML counts a GPU but returns no handle for it, a device file without a listed GPU most likely belongs to that GPU.
     let all_known = devices.iter().all(|(device, _)| !matches!(device, Some(Err(_))));
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
     send(&Step::Done(Box::new(Detected { driver: driver(&nvml), gpus, unknown_to_nvml })))
 }
 
-/// A GPU with a fault, which is not opened.
+/// An excluded GPU, which is not opened.
 fn excluded_gpu(root: &Path, index: u32, excluded: &LeftOutGpu) -> Gpu {
     let mut gpu = Gpu {
         uuid: excluded.gpu.uuid.clone(),
@@ -224,7 +226,7 @@ fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
     gpu.pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
 }
 
-/// Marks a GPU with a fault as unusable. Of such a GPU, at most the identity is queried.
+/// Marks an excluded GPU as unusable. At most the identity of such a GPU is queried.
 fn exclude(root: &Path, excluded: &LeftOutGpu, gpu: &mut Gpu) {
     gpu.minor = excluded.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
     gpu.minor = gpu.minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
@@ -266,7 +268,7 @@ fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
     (!cpus.is_empty() && cpus.iter().all(|cpu| cpu < MAX_CPUS)).then_some(cpus)
 }
 
-/// Counts the active links to each peer GPU. Links to an NVSwitch are not counted.
+/// Counts the active links to every other GPU in `index_by_address`. Links to other devices, such as an NVSwitch, are not counted.
 ///
 /// The wrapper always reports the remote device type as "unknown", so it is not queried.
 fn links(
@@ -302,13 +304,13 @@ fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
     proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
 }
 
-/// Validates a UUID: only letters, digits and `-`.
+/// The text if it is a plausible UUID: 1 to [`MAX_TEXT_LENGTH`] ASCII letters, digits and `-`.
 pub(super) fn identifier(text: String) -> Option<String> {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (!text.is_empty() && text.len() <= MAX_TEXT_LENGTH && text.bytes().all(valid)).then_some(text)
 }
 
-/// A model name of limited length. Its contents are not validated and must be treated as hostile.
+/// A model name; `None` if it is empty or too long. Its contents are not validated and must not be trusted.
 pub(super) fn name(text: &str) -> Option<String> {
     let text = text.trim();
     (!text.is_empty() && text.len() <= MAX_TEXT_LENGTH).then(|| text.to_owned())

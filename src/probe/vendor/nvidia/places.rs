@@ -1,4 +1,4 @@
-//! The GPUs' numbers in NVML, without opening a GPU: NVML counts in the order of the bus, as /proc lists the GPUs.
+//! The GPUs' numbers in NVML, without opening a GPU: NVML numbers the GPUs in the order of their PCI addresses, which /proc lists.
 
 use std::path::Path;
 
@@ -17,7 +17,8 @@ impl BusOrder {
         Self(if u32::try_from(all.len()) == Ok(count) { all } else { Vec::new() })
     }
 
-    /// Whether the GPU with this number has this earlier identity. Without /proc, only the number is compared.
+    /// Whether NVML's GPU `index` is the GPU `known`. If one of the PCI addresses is unknown, the vendor and the index are
+    /// compared.
     pub(super) fn is_at(&self, index: u32, known: &Identity) -> bool {
         match (self.at(index), known.pci_address) {
             (Some((address, _)), Some(known)) => *address == known,

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Runs inside the sandbox.
+//! NVIDIA GPUs without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Whatever opens a device file runs inside the sandbox.
 //!
 //! These sources do not contain memory size, compute capability or links.
 
@@ -15,20 +15,20 @@ use model::inventory::{Access, Driver, Gpu, MigInstance, Obstacle, PciAddress, S
 /// The data from the kernel's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detected {
-    /// The driver; `None` without any trace of one.
+    /// The driver; `None` if /proc contains no driver version and no GPU was found.
     pub driver: Option<Driver>,
-    /// The GPUs by PCI address, as in NVML's order, then device files that /proc does not list.
+    /// The GPUs in the order of their PCI addresses, as in NVML, then device files that /proc does not list.
     pub gpus: Vec<Gpu>,
 }
 
 /// Whether a device file can be used.
 type AccessCheck = fn(&Path) -> Access;
 
-/// Reads everything, and calls `check_access` once for each device file.
+/// Reads `/proc/driver/nvidia`, the device files and sysfs, and calls `check_access` for the device file of each GPU.
 pub fn probe(root: &Path, check_access: AccessCheck) -> Detected {
     let into_gpu = |(address, entry): (PciAddress, Entry)| entry.into_gpu(root, address, check_access);
     let mut gpus: Vec<Gpu> = entries(root).into_iter().map(into_gpu).collect();
-    // /proc lists neither a fake device (`docker run --device /dev/null:/dev/nvidia0`) nor WSL2's.
+    // /proc does not list a fake device (`docker run --device /dev/null:/dev/nvidia0`).
     for minor in device_minors(root) {
         if gpus.iter().all(|gpu| gpu.minor != Some(minor)) {
             gpus.push(with_minor(root, minor, check_access));
@@ -48,14 +48,14 @@ pub fn probe(root: &Path, check_access: AccessCheck) -> Detected {
     Detected { driver, gpus }
 }
 
-/// An NVIDIA GPU without known facts.
+/// An NVIDIA GPU of which only the index is known.
 pub(crate) fn unknown_gpu(index: u32) -> Gpu {
     Gpu { index, ..Gpu::default() }
 }
 
-/// The MIG instances of a GPU. The driver creates a directory for each GPU instance:
-/// `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG guide). `None` if there is no directory, although MIG
-/// mode may be on.
+/// An entry for each GPU instance of a GPU. The driver creates a directory for each:
+/// `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG guide). `None` without such a directory; MIG mode may
+/// be on nevertheless.
 fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     let directory = fs::read_dir(root.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"))).ok()?;
     let number = |name: &str| name.strip_prefix("gi")?.parse().ok();
@@ -63,7 +63,10 @@ fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     found.sort_unstable();
     let instance = |gpu_instance| MigInstance {
         gpu_instance: Some(gpu_instance),
-        access: Access::unusable(Obstacle::Nameless, format!("GPU instance {gpu_instance} has a UUID only in NVML")),
+        access: Access::unusable(
+            Obstacle::Nameless,
+            format!("the UUID of GPU instance {gpu_instance} is available only from NVML"),
+        ),
         ..MigInstance::default()
     };
     (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
@@ -102,7 +105,7 @@ pub(super) fn device_file(root: &Path, minor: Option<u32>, check_access: AccessC
     let name = if is_wsl { Some(wsl.to_owned()) } else { path };
     match name {
         Some(name) => (Some(Path::new("/").join(&name)), check_access(&root.join(&name))),
-        None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not report its /dev/nvidiaN")),
+        None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not report the GPU's /dev/nvidiaN")),
     }
 }
 
@@ -134,7 +137,7 @@ impl Entry {
             let value = value.trim();
             match key.trim() {
                 "Model" => entry.model = nvml::name(value),
-                // The value consists of question marks until the GPU is used for the first time.
+                // Until the GPU is used for the first time, the value contains question marks, which `identifier` rejects.
                 "GPU UUID" => entry.uuid = nvml::identifier(value.to_owned()),
                 "Device Minor" => entry.minor = value.parse().ok().filter(is_minor),
                 _ => {}
@@ -184,7 +187,7 @@ fn driver_version(text: &str) -> Option<String> {
     line.split_whitespace().find(|word| is_version(word)).map(str::to_owned)
 }
 
-/// Numbers with dots between them: `590.48.01`.
+/// Whether the text consists of two to four numbers with dots between them: `590.48.01`.
 pub(super) fn is_version(text: &str) -> bool {
     let is_part = |part: &str| part.len() <= 5 && part.parse::<u32>().is_ok();
     (2..=4).contains(&text.split('.').count()) && text.split('.').all(is_part)

@@ -20,7 +20,7 @@ const MAX_LINKS: u32 = 18;
 /// The maximum plausible clock: 100 GHz.
 const MAX_MHZ: u32 = 100_000;
 
-/// NVML's answers for one GPU.
+/// The measurements of one GPU that need no previous sample. The GPU's condition contains further ones.
 pub(super) fn of_nvml(device: &Device<'_>, answers: &Answers) -> Readings {
     let power = |answer: Result<u32, _>| answers.of(answer).map(u64::from).filter(|mw| *mw <= MAX_POWER_MW);
     let percent = |answer: Result<u32, _>| answers.of(answer).filter(|percent| *percent <= 100);
@@ -76,7 +76,7 @@ fn number(value: SampleValue) -> Option<u32> {
     u32::try_from(nvml::number(value)?).ok().filter(|number| *number != u32::MAX)
 }
 
-/// The number of NVLinks that are down; `None` for a GPU without NVLink.
+/// The number of NVLinks that are down; `None` if NVML reports no NVLink. The search ends at the first link that NVML does not report.
 fn links_down(device: &Device<'_>) -> Option<u32> {
     let states: Vec<bool> = (0..MAX_LINKS).map_while(|link| device.link_wrapper_for(link).is_active().ok()).collect();
     let down = states.iter().filter(|is_up| !**is_up).count();

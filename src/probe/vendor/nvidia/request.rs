@@ -1,6 +1,6 @@
 //! The container's request to NVIDIA's runtime, which may explain missing GPUs.
 //!
-//! The variables do not prove that there are GPUs. With CDI (and in Kubernetes) the runtime sets
+//! The variables prove neither that there are GPUs nor that there are none. With CDI (and in Kubernetes) the runtime sets
 //! `NVIDIA_VISIBLE_DEVICES=void` while it adds GPUs, and NVIDIA's base images set `all` on every machine (container
 //! toolkit documentation, "GPU Enumeration").
 
@@ -22,7 +22,7 @@ impl Request {
         Self { devices: variable("NVIDIA_VISIBLE_DEVICES"), capabilities: variable("NVIDIA_DRIVER_CAPABILITIES") }
     }
 
-    /// Whether NVIDIA's library was requested; `None` if unset, which older runtimes treat as a request.
+    /// Whether NVIDIA's library was requested; `None` if the variable is unset or empty, so that the runtime's default applies.
     pub(super) fn utility(&self) -> Option<bool> {
         let capabilities = self.capabilities.as_deref().filter(|text| !text.is_empty())?;
         Some(capabilities.split(',').any(|capability| matches!(capability.trim(), "utility" | "all")))
@@ -36,25 +36,25 @@ impl Request {
         match requested {
             "void" | "none" if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
-                format!("NVIDIA_VISIBLE_DEVICES={shown} requests no GPU, and none is available"),
+                format!("NVIDIA_VISIBLE_DEVICES={shown} requests no NVIDIA GPU, and none is available"),
                 "the container was started without NVIDIA GPUs, deliberately, or because its image requests none",
-                "no action if intended; otherwise `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
+                "no action if intended; otherwise use `docker run --gpus all`, or in Kubernetes the limit nvidia.com/gpu: 1",
             )),
             "void" | "none" => None,
-            // A path names the directory in which the list is mounted.
+            // A path is a directory in which each requested GPU is a mounted file (container toolkit, devices as volume mounts).
             _ if requested.starts_with('/') => None,
             _ if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
-                format!("NVIDIA_VISIBLE_DEVICES={shown} requests GPUs, but none is available"),
-                "only NVIDIA's container runtime uses this variable, which many images set; another runtime started the container",
-                "`docker run --gpus all`, in Kubernetes a limit nvidia.com/gpu: 1; without GPUs on purpose NVIDIA_VISIBLE_DEVICES=void",
+                format!("NVIDIA_VISIBLE_DEVICES={shown} requests NVIDIA GPUs, but none is available"),
+                "only NVIDIA's container runtime uses this variable, which many images set; probably another runtime started the container",
+                "use `docker run --gpus all`, or in Kubernetes the limit nvidia.com/gpu: 1; if no GPUs are intended, set NVIDIA_VISIBLE_DEVICES=void",
             )),
             "all" => None,
             _ => missing(requested, gpus, usable).map(|what| {
                 Finding::warning(
                     Kind::GpuNotGiven,
                     format!("NVIDIA_VISIBLE_DEVICES={shown}: {what}"),
-                    "the machine has no such GPU, or its driver denies access",
+                    "the machine does not have all of these GPUs, or this container cannot use some of them",
                     "run `nvidia-smi -L` on the host to list the GPUs, correct NVIDIA_VISIBLE_DEVICES, then re-create the container",
                 )
             }),
@@ -62,7 +62,7 @@ impl Request {
     }
 }
 
-/// The items of a list that are missing here.
+/// A description of the requested GPUs that this container cannot use; `None` if none is known to be missing.
 fn missing(requested: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
     // CDI's spelling: nvidia.com/gpu=0.
     let name = |item: &str| item.trim().rsplit('=').next().unwrap_or_default().to_owned();
@@ -76,30 +76,30 @@ fn missing(requested: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
         items.iter().partition(|item| item.starts_with("GPU-") || item.starts_with("MIG-"));
     let absent: Vec<String> = uuids.iter().filter(|uuid| !is_available(uuid, gpus)).map(|uuid| shown(uuid)).collect();
     if !absent.is_empty() {
-        return Some(format!("{} not usable here", absent.join(", ")));
+        return Some(format!("{} not usable in this container", absent.join(", ")));
     }
     // The driver numbers GPUs from 0 inside the container, so only the count can be compared. `0:1` is a MIG instance.
     let instances = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
     let instances = instances.filter(|instance| instance.access == Access::Usable).count();
     let (requested_count, available) = (numbers.len() + uuids.len(), usable.max(instances));
     let is_short = !numbers.is_empty() && available < requested_count;
-    is_short.then(|| format!("only {available} of {requested_count} requested GPUs usable here"))
+    is_short.then(|| format!("only {available} of {requested_count} requested GPUs usable in this container"))
 }
 
-/// Whether a usable GPU or instance has this UUID or prefix. A GPU whose UUID is unknown may match.
+/// Whether a usable GPU, or an instance of one, has this UUID, or a UUID with this prefix. A device whose UUID is unknown counts as a match.
 fn is_available(uuid: &str, gpus: &[Gpu]) -> bool {
     let matches = |own: &Option<String>| own.as_deref().is_none_or(|own| own.starts_with(uuid));
     gpus.iter().filter(|gpu| gpu.access == Access::Usable).any(|gpu| {
         let mut instances = gpu.mig.iter().flatten().filter(|instance| instance.access == Access::Usable);
         match uuid.starts_with("MIG-") {
-            // The older form: MIG-GPU-UUID/GI/CI.
+            // The older form, MIG-GPU-UUID/GI/CI, is not compared and counts as a match.
             true => instances.any(|instance| matches(&instance.uuid)) || uuid.contains('/'),
             false => matches(&gpu.uuid),
         }
     })
 }
 
-/// The text as one line of limited length.
+/// The first 120 characters of the text, escaped.
 fn shown(text: &str) -> String {
     text.chars().take(120).flat_map(char::escape_default).collect()
 }
@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn reports_reason_for_missing_gpus() {
         for (devices, gpus, expected) in [
-            ("void", vec![], "requests no GPU"),
-            ("none", vec![], "requests no GPU"),
-            ("all", vec![], "requests GPUs, but none is available"),
-            ("0", vec![], "requests GPUs, but none is available"),
-            ("GPU-cccc,GPU-aaaa", gpus(), ": GPU-cccc not usable here"),
-            ("MIG-8", gpus(), ": MIG-8 not usable here"),
-            ("0,1,5", gpus(), "only 2 of 3 requested GPUs usable here"),
+            ("void", vec![], "requests no NVIDIA GPU"),
+            ("none", vec![], "requests no NVIDIA GPU"),
+            ("all", vec![], "requests NVIDIA GPUs, but none is available"),
+            ("0", vec![], "requests NVIDIA GPUs, but none is available"),
+            ("GPU-cccc,GPU-aaaa", gpus(), ": GPU-cccc not usable in this container"),
+            ("MIG-8", gpus(), ": MIG-8 not usable in this container"),
+            ("0,1,5", gpus(), "only 2 of 3 requested GPUs usable in this container"),
             ("nvidia.com/gpu=GPU-cccc", gpus(), ": GPU-cccc not"),
         ] {
             assert!(finding(devices, &gpus).contains(expected), "{devices}: {}", finding(devices, &gpus));

@@ -1,4 +1,4 @@
-//! The GPU of an NVIDIA Jetson. It is integrated and driven by nvgpu, without NVML's facts and without `/dev/nvidiaN`.
+//! The GPU of an NVIDIA Jetson. It is integrated and driven by nvgpu. It has no `/dev/nvidiaN`, and NVML reports little about it.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +14,12 @@ const CONTROL: [&str; 2] = ["dev/nvgpu/igpu0/ctrl", "dev/nvhost-ctrl-gpu"];
 const PROCESSORS: [(&str, &str); 4] =
     [("tegra210", "5.3"), ("tegra186", "6.2"), ("tegra194", "7.2"), ("tegra234", "8.7")];
 
-/// Whether this is a Jetson. Takes a microsecond.
+/// Whether this is a Jetson. Opens no device.
 pub(super) fn is_jetson(root: &Path) -> bool {
     control(root).is_some()
 }
 
-/// The GPU, opened as a job would. Call it only inside the sandbox.
+/// The Jetson's GPU; `None` on another machine. Opens the device file as a job would, so call it only inside the sandbox.
 pub(super) fn probe(root: &Path) -> Option<Gpu> {
     let file = control(root)?;
     // Docker hides the device tree (/sys/firmware) from most containers.

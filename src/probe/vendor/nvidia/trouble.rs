@@ -6,11 +6,11 @@ use super::request::Request;
 use model::inventory::{Finding, Kind, Severity};
 use sys::sandbox::SandboxError;
 
-/// The finding about a failed NVML, with consequence and fix. `gpus` is the number of GPUs found without it;
-/// `is_stuck` means that not even the device files answered.
+/// The finding about a failure of NVML, with the consequence and the fix. `gpus` is the number of GPUs found without NVML; `is_stuck` means
+/// that the probe of the kernel's files and the device files failed or timed out, too.
 pub(super) fn finding(why: &NvmlProbeError, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
     let consequence = match gpus {
-        _ if is_stuck => "the device files do not respond either, so no NVIDIA GPU is used",
+        _ if is_stuck => "the probe of /proc and the device files failed, too, so no NVIDIA GPU is used",
         0 => "no NVIDIA GPU is visible without it",
         _ => "the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks",
     };
@@ -43,23 +43,23 @@ fn explain_nvml_failure(failure: &NvmlFailure) -> (&'static str, &'static str) {
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA runtime (--gpus all)",
         ),
         NvmlFailure::LibraryBroken(_) => (
-            "the file is damaged, of another architecture, empty (in a committed image), or needs a library that is missing here",
+            "the file is damaged, empty (in a committed image) or for another architecture, or needs a library that is missing in this container",
             "install the library that the message names, or remove copies of libnvidia-ml.so.1 from the image",
         ),
         NvmlFailure::VersionMismatch => (
             "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
-            "reload the NVIDIA kernel module or reboot the host, then re-create the container",
+            "reload the NVIDIA kernel module or reboot the host, then re-create the container; or remove libnvidia-ml.so.1 from the image",
         ),
         NvmlFailure::DriverNotLoaded => (
             "no NVIDIA driver is loaded on the host, or this container has the library but no device",
             "run nvidia-smi on the host; if it works there, start the container with --gpus all",
         ),
         NvmlFailure::UnknownError { .. } => (
-            "the container's device rules were rewritten (systemctl daemon-reload on the host)",
+            "probably the container's device rules were rewritten (systemctl daemon-reload on the host)",
             "re-create the container (docker compose up --force-recreate); a restart is not enough",
         ),
         NvmlFailure::NoPermission { .. } => (
-            "the container cannot open /dev/nvidiactl",
+            "probably the container cannot open /dev/nvidiactl",
             "start the container with --gpus all; do not pass single device files",
         ),
         NvmlFailure::Failed { .. } => (
@@ -73,25 +73,25 @@ fn explain_nvml_failure(failure: &NvmlFailure) -> (&'static str, &'static str) {
 fn explain_sandbox_error(why: &SandboxError) -> (&'static str, &'static str) {
     match why {
         SandboxError::TimedOut(_) => (
-            "the driver hangs: a GPU that failed or is being reset, or the first use of many GPUs without persistence mode",
+            "the driver hangs: a GPU failed or is being reset, or persistence mode is off and the driver is initializing many GPUs",
             "check NVRM and Xid messages on the host (dmesg); enable nvidia-persistenced, or reboot the host",
         ),
         SandboxError::Crashed(_) => (
             "the library and the kernel driver do not match, or the library is damaged",
-            "run nvidia-smi on the host and in the container; re-install the driver if it crashes there too",
+            "run nvidia-smi on the host; if it crashes, re-install the driver there; otherwise remove copies of libnvidia-ml.so.1 from the image",
         ),
         SandboxError::Exited(_) | SandboxError::Malformed(_) => FOREIGN_LIBRARY,
-        SandboxError::NotStarted(_) => SandboxError::NO_PROCESS,
+        SandboxError::NotStarted(_) | SandboxError::Unreadable(_) => SandboxError::NO_PROCESS,
     }
 }
 
 const NO_UTILITY: (&str, &str) = (
-    "NVIDIA_DRIVER_CAPABILITIES lacks \"utility\", so the NVIDIA container runtime does not mount libnvidia-ml.so.1",
+    "NVIDIA_DRIVER_CAPABILITIES does not contain \"utility\", so the NVIDIA container runtime does not mount libnvidia-ml.so.1",
     "create the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
 );
 
 const NO_RUNTIME: (&str, &str) = (
-    "only the NVIDIA container runtime uses NVIDIA_DRIVER_CAPABILITIES, but the device files were passed manually",
+    "only the NVIDIA container runtime uses NVIDIA_DRIVER_CAPABILITIES, and probably another runtime started the container",
     "start the container with the NVIDIA runtime (docker run --gpus all) and without --device /dev/nvidiaN",
 );
 
@@ -120,8 +120,8 @@ mod tests {
         for (gpus, is_stuck, severity, text) in [
             (0, false, Severity::Warning, "no NVIDIA GPU is visible"),
             (2, false, Severity::Warning, "listed from /proc"),
-            (2, true, Severity::Error, "do not respond"),
-            (0, true, Severity::Error, "do not respond"),
+            (2, true, Severity::Error, "failed, too"),
+            (0, true, Severity::Error, "failed, too"),
         ] {
             let actual = what(gpus, is_stuck);
             assert!(actual.0 == severity && actual.1.contains(text), "{gpus} {is_stuck}: {actual:?}");

@@ -1,4 +1,4 @@
-//! Samples NVIDIA's GPUs through NVML, and receives its events.
+//! Samples NVIDIA's GPUs through NVML, and receives NVML's events.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +26,7 @@ const MAX_EVENT_WAIT: Duration = Duration::from_secs(1);
 /// The pause after an event before the next sample, so that related events arrive first.
 const AFTER_EVENT: Duration = Duration::from_millis(20);
 
-/// Samples until `send` fails; without the library, reads the kernel's files.
+/// Samples until `send` fails. Without the library, reads the kernel's files. With [`Options::all_closed`], only lists the GPUs.
 pub(super) fn watch(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     if options.all_closed {
         return live::list_closed(options, send);
@@ -120,8 +120,8 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
     }
 }
 
-/// The identity and handle of a GPU. `None` without a handle: a GPU that was listed before is then lost, and a GPU that was not passed
-/// to the container is never listed.
+/// The identity and handle of a GPU. `None` if NVML returns no handle, or reports that the GPU is lost or needs a reset: a GPU that was listed
+/// before is then lost, and a GPU that was not passed to the container is never listed.
 fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identity, Device<'a>)> {
     let device = nvml.device_by_index(index).ok()?;
     let answers = Answers::default();
@@ -143,7 +143,7 @@ fn file_of(root: &Path, minor: u32) -> Option<String> {
 }
 
 fn sample(root: &Path, identity: &Identity, device: &Device<'_>) -> GpuSample {
-    // The driver still answers a process that has the device open after new processes are denied access.
+    // The driver still answers a process that has the device open, even if new processes are denied access.
     if let Some(trouble) = identity
         .file
         .as_deref()
@@ -158,10 +158,10 @@ fn sample(root: &Path, identity: &Identity, device: &Device<'_>) -> GpuSample {
     GpuSample { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
 }
 
-/// Subscribes to the events of these GPUs; `None` if the driver reports none.
+/// Subscribes to the critical Xid events of these GPUs; `None` if no subscription succeeds.
 fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
     let mut candidates: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
-    // A GPU without events makes the whole event set fail, so a new set is created without that GPU.
+    // A GPU that does not support events makes the whole event set fail, so a new set is created without that GPU.
     'new_set: while !candidates.is_empty() {
         let mut set = nvml.create_event_set().ok()?;
         for position in 0..candidates.len() {
@@ -178,7 +178,7 @@ fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<Ev
     None
 }
 
-/// Forwards events until the next sample is due; returns whether the event set is still valid.
+/// Forwards events until the next sample is due; returns whether the event set, if there is one, is still valid.
 fn forward_events(
     events: Option<&EventSet<'_>>,
     devices: &[(Identity, Device<'_>)],
@@ -208,7 +208,7 @@ fn forward_events(
                 }
             }
             Err(NvmlError::Timeout) => {}
-            // The next sample identifies the GPU; the event set may be invalid.
+            // The event set may be invalid. The next sample shows which GPU has a fault.
             Err(_) => {
                 pause(remaining.min(MAX_EVENT_WAIT));
                 return Ok(false);

@@ -1,7 +1,7 @@
-//! Names batch jobs that failed because slurmstepd could not open their output file.
+//! Names batch jobs that failed because slurmstepd could not open an output file.
 //!
-//! slurmstepd has nowhere to report that: the job is FAILED with the reason `RaisedSignal:53`, which is the last seven bits of
-//! ESLURMD_IO_ERROR (4021), and no file and no line of slurmd's log names the cause (Slurm 24.11).
+//! Slurm does not report this cause: the job is FAILED with the reason `RaisedSignal:53` (the lowest seven bits of ESLURMD_IO_ERROR, 4021),
+//! and neither a file nor slurmd's log names the cause (Slurm 24.11).
 
 use std::sync::mpsc::Receiver;
 
@@ -26,10 +26,10 @@ pub(super) fn parse(line: &str) -> Option<String> {
     (status == IO_ERROR && is_job).then(|| job.to_owned())
 }
 
-/// Reports each such job until the channel closes.
+/// Logs each of these jobs whose output file could not be opened, until the channel closes.
 pub(super) fn report_failures(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
-        // The log line may be forged.
+        // The log line may be forged, so the job's state is checked.
         let state = SLURM
             .output("squeue", &["--noheader", "--states=all", "--format=%T %r", "--jobs", &job])
             .unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn report_failures(jobs: &Receiver<String>) {
         let files = if out == err { out } else { format!("{out} and {err}") };
         report::warn(message!(
             "job-output-not-opened",
-            "cannot open output file of job {job}: {files}, user {user}, node {node}; set --output and --error",
+            "cannot open an output file of job {job}: {files}, user {user}, node {node}; set --output and --error to paths that the user can write to",
             job,
             files,
             user,

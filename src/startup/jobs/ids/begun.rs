@@ -18,11 +18,11 @@ pub(super) fn note(notes: &Notes, state: &Path, next: u32) {
     // On a full disk slurmctld could not replace the file, so its identity would prove nothing.
     let has_free_space = || state_disk::check_free_space(state).map_err(anyhow::Error::from);
     let written = notes.write_text(RECORD_FILE, &text(state, next)).and_then(|()| has_free_space());
-    // Without the record, IDs are skipped, which is harmless.
+    // Without the record, IDs may be skipped, which is harmless.
     let _ = written.or_else(|_| notes.remove(RECORD_FILE));
 }
 
-/// Whether nothing has read the state since [`note`].
+/// Whether no slurmctld has read the state since [`note`].
 pub(super) fn is_unread(notes: &Notes, state: &Path, next: u32) -> bool {
     notes.text(RECORD_FILE).is_ok_and(|recorded| recorded.is_some_and(|recorded| recorded == text(state, next)))
 }

@@ -1,6 +1,6 @@
-//! The head of `job_state`, as Slurm 24.11 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
-//! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next ID (32), and the time of the last
-//! backfill cycle (64). The jobs follow. `node_state` begins with the same string, version and time.
+//! The head of `job_state`, as Slurm 23.02 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian): the length of a
+//! string (32 bits) and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64 bits), the next ID (32 bits), and the time of the last
+//! backfill cycle (64 bits). The jobs follow. `node_state` begins with the same string, version and time.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -17,10 +17,10 @@ const TIME: usize = VERSION + 2;
 const NEXT_ID: usize = TIME + 8;
 const END: usize = NEXT_ID + 4 + 8;
 /// The protocol versions whose files begin like this: those of 23.02 to 26.05 (`slurm_protocol_common.h`). A file of another
-/// version is left alone.
+/// version is left unchanged.
 const VERSIONS: RangeInclusive<u8> = 39..=45;
 
-/// The version of 24.11, which every supported release reads.
+/// The protocol version of 24.11, which every supported release can read.
 const VERSION_OF_EMPTY: u8 = 42;
 /// The end of the head in a state without jobs: the next ID is 1, and there was no backfill cycle.
 const WITHOUT_JOBS: [u8; END - NEXT_ID] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -28,7 +28,7 @@ const WITHOUT_JOBS: [u8; END - NEXT_ID] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 const NAME: &str = "job_state";
 /// slurmctld reads this file if the newer one is missing, which happens for a moment at each save.
 const OLDER: &str = "job_state.old";
-/// The file as slurmctld wrote it, before its number was raised.
+/// The file as slurmctld wrote it, before its next ID was raised.
 const COPY: &str = "job_state.slurminit.old";
 
 /// The file that slurmctld will read, and the next job ID in it.
@@ -40,21 +40,21 @@ pub(super) struct SavedState {
     file: Option<PathBuf>,
 }
 
-/// Reads the file. If slurmctld died before its first save, returns a state without jobs; `None` if slurmctld has never saved
-/// anything.
+/// Reads `job_state`, or else `job_state.old`. If slurmctld died before it first saved its jobs, returns a state without jobs; `None` if
+/// slurmctld has never saved anything.
 pub(super) fn read(state: &Path) -> anyhow::Result<Option<SavedState>> {
-    let read = |name: &str| Some((state.join(name), fs::read(state.join(name)).ok()?));
-    let found = [NAME, OLDER].into_iter().find_map(read);
-    let (file, bytes) = match found {
-        Some((file, bytes)) => (Some(file), bytes),
-        None => match fs::read(state.join("node_state")) {
-            Ok(nodes) => (None, state_without_jobs(&nodes)?),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).context("node_state"),
-        },
+    // An older file may replace a missing file, but never an unreadable one.
+    let read = |name: &str| match fs::read(state.join(name)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some).with_context(|| format!("cannot read {name}")),
     };
-    let next = next_id(&bytes)?;
-    Ok(Some(SavedState { next, bytes, file }))
+    for name in [NAME, OLDER] {
+        if let Some(bytes) = read(name)? {
+            return Ok(Some(SavedState { next: next_id(&bytes, name)?, bytes, file: Some(state.join(name)) }));
+        }
+    }
+    let Some(nodes) = read("node_state")? else { return Ok(None) };
+    Ok(Some(SavedState { bytes: state_without_jobs(&nodes)?, ..empty() }))
 }
 
 /// A state without jobs, for a directory to which slurmctld has saved nothing.
@@ -64,13 +64,13 @@ pub(super) fn empty() -> SavedState {
     SavedState { next: 1, bytes, file: None }
 }
 
-fn next_id(bytes: &[u8]) -> anyhow::Result<u32> {
-    check_header(bytes, NAME)?;
+fn next_id(bytes: &[u8], name: &str) -> anyhow::Result<u32> {
+    check_header(bytes, name)?;
     let id = bytes.get(NEXT_ID..NEXT_ID + 4).filter(|_| bytes.len() >= END).and_then(|id| id.try_into().ok());
-    id.map(u32::from_be_bytes).context("job_state is truncated")
+    id.map(u32::from_be_bytes).with_context(|| format!("{name} is truncated"))
 }
 
-/// Fails unless the file has the known format.
+/// Fails unless the file has a known format.
 fn check_header(bytes: &[u8], name: &str) -> anyhow::Result<()> {
     anyhow::ensure!(bytes.starts_with(MAGIC), "{name} is not a Slurm state file; left unchanged");
     match bytes.get(VERSION..TIME) {
@@ -102,12 +102,16 @@ impl SavedState {
         self.file.is_some() && now().as_secs() <= (written + age).as_secs() + 1
     }
 
-    /// Replaces the file by one with another next ID, and keeps a copy. On a full disk only the ID is overwritten.
+    /// Replaces the file with one that has another next ID, and keeps a copy. If there is no space or quota for that, overwrites only the ID in
+    /// the file.
     pub(super) fn write(mut self, state: &Path, next: u32) -> anyhow::Result<()> {
         self.bytes.splice(NEXT_ID..NEXT_ID + 4, next.to_be_bytes());
         match self.replace(state) {
             Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                let file = self.file.as_ref().context("the disk is full, and no job was ever saved")?;
+                let file = self
+                    .file
+                    .as_ref()
+                    .context("the disk is full or its quota is used up, and no job was ever saved")?;
                 let file = File::options().write(true).open(file).with_context(|| file.display().to_string())?;
                 file.write_all_at(&next.to_be_bytes(), NEXT_ID as u64)?;
                 Ok(file.sync_all()?)
@@ -126,7 +130,7 @@ impl SavedState {
         write().inspect_err(|_| drop(fs::remove_file(&new)))?;
         if let Some(file) = &self.file {
             let _ = fs::remove_file(state.join(COPY));
-            // Some file systems have no hard links.
+            // Some file systems do not support hard links.
             fs::hard_link(file, state.join(COPY)).or_else(|_| fs::copy(file, state.join(COPY)).map(drop))?;
         }
         fs::rename(&new, state.join(NAME))
@@ -153,7 +157,7 @@ mod tests {
             assert_eq!(saved(state.path()).next, 5);
             saved(state.path()).write(state.path(), 0x0102_0304).unwrap();
             let bytes = fs::read(state.path().join(NAME)).unwrap();
-            assert_eq!(next_id(&bytes).unwrap(), 0x0102_0304);
+            assert_eq!(next_id(&bytes, NAME).unwrap(), 0x0102_0304);
             let is_same = |at: usize| bytes[at] == original[at] || (31..35).contains(&at);
             assert!(bytes.len() == original.len() && (0..bytes.len()).all(is_same));
             assert_eq!(fs::read(state.path().join(COPY)).unwrap(), original);
@@ -174,14 +178,24 @@ mod tests {
     }
 
     #[test]
+    fn older_file_replaces_only_missing_file() {
+        let state = tempfile::tempdir().unwrap();
+        fs::write(state.path().join(OLDER), HEAD).unwrap();
+        assert_eq!(saved(state.path()).file, Some(state.path().join(OLDER)));
+        // A directory cannot be read, not even by root.
+        fs::create_dir(state.path().join(NAME)).unwrap();
+        assert!(read(state.path()).unwrap_err().to_string().contains("cannot read job_state"));
+    }
+
+    #[test]
     fn refuses_unknown_format_and_version() {
         let version = |major, minor| [MAGIC, &[major, minor], &HEAD[TIME..]].concat();
         for version in [version(39, 0), version(45, 0)] {
-            assert_eq!(next_id(&version).unwrap(), 5);
+            assert_eq!(next_id(&version, NAME).unwrap(), 5);
         }
         let others = [b"".to_vec(), MAGIC.to_vec(), HEAD[..40].to_vec(), vec![b'x'; 99]];
         for bytes in others.into_iter().chain([version(38, 0), version(46, 0), version(42, 1)]) {
-            next_id(&bytes).unwrap_err();
+            next_id(&bytes, NAME).unwrap_err();
         }
     }
 
@@ -195,5 +209,27 @@ mod tests {
             saved(state.path()).was_written_within(Duration::from_secs(100))
         };
         assert!(at(now) && at(now - 50) && !at(now - 200));
+    }
+
+    #[test]
+    fn on_full_disk_only_next_id_is_overwritten() {
+        let state = tempfile::tempdir().unwrap();
+        let (file, new) = (state.path().join(NAME), state.path().join("job_state.slurminit"));
+        // The disk has space for one copy.
+        crate::private_mount::tmpfs(state.path(), nix::mount::MsFlags::empty(), "size=64k");
+        let original = [HEAD, &[b'x'; 40 << 10]].concat();
+        fs::write(&file, &original).unwrap();
+        saved(state.path()).write(state.path(), 0x0102_0304).unwrap();
+        let expected = [&original[..NEXT_ID], &[1, 2, 3, 4], &original[NEXT_ID + 4..]].concat();
+        assert!(fs::read(&file).unwrap() == expected, "the next ID is the only change");
+        assert!(!new.exists() && !state.path().join(COPY).exists());
+        // A state without jobs has no file to overwrite.
+        let error = SavedState { file: None, ..saved(state.path()) }.write(state.path(), 9).unwrap_err().to_string();
+        assert!(error.contains("no job was ever saved"), "{error}");
+
+        // Another error leaves the file unchanged.
+        fs::create_dir(&new).unwrap();
+        assert!(saved(state.path()).write(state.path(), 7).is_err());
+        assert_eq!(saved(state.path()).next, 0x0102_0304);
     }
 }

@@ -1,8 +1,8 @@
 //! Kills the processes of jobs that have used up the grace period.
 //!
 //! slurmctld refuses to signal a job that is completing, and slurmd sends SIGKILL only `KillWait` (30 s) after SIGTERM. Until
-//! then slurmd does not react to its own SIGTERM. So the processes are killed here. Their slurmstepd stays: it reports the end of
-//! the job.
+//! then slurmd does not react to its own SIGTERM. So the processes are killed here. Their slurmstepd is not killed, because it reports
+//! the end of the job.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 
 use sys::proc::{Process, Processes};
 
-/// Sends SIGKILL to every process below a slurmstepd of these jobs. Returns whether they have a slurmstepd,
-/// which ends after it has reported to slurmctld.
+/// Sends SIGKILL to every process below a slurmstepd of these jobs. Returns whether any of the jobs has a slurmstepd,
+/// which ends by itself after it has reported to slurmctld.
 pub(super) fn kill(jobs: &BTreeSet<&str>) -> bool {
     let all = Processes::read();
     let is_of_jobs = |job: u32| jobs.contains(job.to_string().as_str());

@@ -1,7 +1,8 @@
 //! The signal that a batch job requested for the time before its end: `#SBATCH --signal=[R][B][:]SIGNAL[@SECONDS]`.
 //!
 //! slurmctld sends it before the time limit, and no command of Slurm prints it (24.11 to 26.05: `slurm_job_info_t` has no field
-//! for it). So it is read from the script, as sbatch does. The user chooses the text, and the signal goes only to the user's job.
+//! for it). So the signal is read from the script, as sbatch reads it. A signal requested on sbatch's command line is not detected. The text
+//! is untrusted, but the signal goes only to the user's own job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr as _;
@@ -30,7 +31,7 @@ struct RequestedSignal {
 /// The jobs that got the signal that they requested.
 #[derive(Debug, Default)]
 pub(super) struct SignalledJobs {
-    /// Jobs whose script got the signal, so that the exit code is the script's answer to it.
+    /// Jobs whose script got the signal, so that the exit code shows how the script handled it.
     pub(super) by_script: BTreeSet<String>,
     /// Jobs whose steps got the signal.
     pub(super) by_steps: BTreeSet<String>,
@@ -46,8 +47,8 @@ impl SignalledJobs {
     }
 }
 
-/// Sends each of these jobs the signal that it requested. Jobs whose scripts were not read by `until` get none, because the other
-/// jobs are waiting.
+/// Sends each of these jobs the signal that it requested. No more scripts are requested after `until`, because the other jobs are
+/// waiting; a job whose script was not read gets no signal here.
 pub(super) fn send(running: &[&QueuedJob], until: Instant) -> SignalledJobs {
     let mut groups: BTreeMap<RequestedSignal, Vec<&str>> = BTreeMap::new();
     for (job, signal) in requests(running, until) {
@@ -59,7 +60,7 @@ pub(super) fn send(running: &[&QueuedJob], until: Instant) -> SignalledJobs {
         let name = name.map_or_else(|_| signal.number.to_string(), |name| name.replacen("SIG", "", 1));
         report::info(message!(
             "jobs-signalled",
-            "sent {signal} to jobs {jobs}, which requested it (--signal)",
+            "sending {signal} to jobs {jobs}, as they requested with --signal",
             signal = name,
             jobs = jobs.join(",")
         ));
@@ -81,7 +82,7 @@ fn requests<'a>(jobs: &[&'a QueuedJob], until: Instant) -> Vec<(&'a str, Request
     };
     let read_chunk = |chunk: &[&'a QueuedJob]| {
         std::thread::scope(|scope| {
-            // If no thread can be created, the job gets only TERM.
+            // If no thread can be created, the job gets only the usual notice.
             let start = |job: &&'a QueuedJob| {
                 let job = *job;
                 std::thread::Builder::new().spawn_scoped(scope, move || request(job)).ok()
@@ -123,7 +124,7 @@ fn parse_script(script: &str) -> Option<RequestedSignal> {
 /// Parses `B:USR1@90` (`get_signal_opts` in `proc_args.c`).
 fn parse(value: &str) -> Option<RequestedSignal> {
     let signal = value.split('@').next()?.to_ascii_uppercase();
-    // Only these two letters may precede a name, and no name begins with them.
+    // Only these two letters may precede the signal's name, and no signal name that sbatch accepts begins with them.
     let name = signal.trim_start_matches(['R', 'B']);
     let to_script = signal.strip_suffix(name)?.contains('B');
     let name = name.strip_prefix(':').unwrap_or(name);

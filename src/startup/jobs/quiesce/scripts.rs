@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use sys::proc::parse::field;
 use sys::proc::{self, Process, Processes};
 
-/// The jobs whose batch script catches or ignores TERM. TERM would end all other scripts. These include a script that
-/// has not reached its `trap` yet, but such a script has done nothing so far.
+/// The jobs whose batch script catches or ignores TERM. TERM would end all other scripts, including one that has just
+/// started and has not reached its `trap` yet.
 pub(super) fn handling_term() -> BTreeSet<String> {
     let all = Processes::read();
     let job = |process: &Process| {
@@ -16,7 +16,7 @@ pub(super) fn handling_term() -> BTreeSet<String> {
     all.iter().filter_map(job).collect()
 }
 
-/// Checks the sets of caught and ignored signals in `/proc/PID/status` (proc(5)).
+/// Whether TERM is among the caught or ignored signals in `/proc/PID/status` (proc(5)).
 fn handles_term(status: &str) -> bool {
     let term = 1_u64 << (libc::SIGTERM - 1);
     let has = |name| field(status, name).and_then(|set| u64::from_str_radix(set, 16).ok()).unwrap_or(0) & term != 0;

@@ -2,10 +2,10 @@
 //!
 //! A slurmstepd that dies this way reports nothing: slurmctld lists the job as running, and srun waits, until the node registers, which
 //! it does every half hour (SlurmdTimeout 300, 24.11 `ping_nodes.c`). srun ends with 0 if the step is cancelled, and slurmctld keeps the
-//! step's resources. So the whole job starts again or ends.
+//! step's resources. So the whole job is requeued, held or cancelled.
 //!
-//! A slurmstepd removes its socket whenever it ends cleanly, so a socket without a process is the evidence. This works for jobs of any
-//! age, without an assumption about how long anything takes.
+//! A slurmstepd removes its socket whenever it ends cleanly, so a socket without a process is the evidence. slurmd may remove such a
+//! socket after ten minutes. So a batch job also counts as lost if it has run longer and its script has no slurmstepd.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt as _;
@@ -33,10 +33,10 @@ struct Socket {
     made: SystemTime,
 }
 
-/// Requeues or cancels the jobs whose slurmstepd died.
+/// Requeues, holds or cancels the jobs whose slurmstepd died.
 pub(in super::super) fn run(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
-    // slurmctld may be starting.
+    // slurmctld may be starting, so this waits until it responds.
     await_running_jobs(begin)?;
     let (config, nodes) = (SLURM.config()?, node_names(node));
     // List the sockets before the processes: each socket then has a process in the later list, unless the process has died or is removing
@@ -47,13 +47,13 @@ pub(in super::super) fn run(node: &str) -> anyhow::Result<()> {
         Some(open) => sockets.into_iter().filter(|socket| is_dead(socket, &in_use, &open)).collect(),
         None => Vec::new(),
     };
-    // A job that had ended by then was reported to slurmctld first.
+    // Reads the running jobs again: a job that ended before the sockets were read is no longer among them.
     for job in await_running_jobs(begin)? {
         let mut of_job = dead.iter().filter(|socket| socket.job == job.id);
         if of_job.any(|socket| is_of_this_start(socket, &job)) || is_lost_long_ago(&job, &in_use, &nodes, &config)? {
             end(&job)?;
         }
-        // Otherwise the socket could be attributed to the job's next start.
+        // If the socket were not removed, it could be attributed to the job's next start.
         dead.iter().filter(|socket| socket.job == job.id).for_each(|socket| drop(fs::remove_file(&socket.path)));
     }
     Ok(())
@@ -72,12 +72,12 @@ fn sockets(spool: &str, node: &str) -> Vec<Socket> {
     names.filter_map(of_node).collect()
 }
 
-/// The metadata of a socket that belongs to root; `None` if there is none.
+/// The metadata of a socket that belongs to root; `None` if the path is no such socket.
 fn socket_metadata(path: &Path) -> Option<Metadata> {
     path.symlink_metadata().ok().filter(|found| found.file_type().is_socket() && found.uid() == 0)
 }
 
-/// Whether no process has the socket, although the socket still exists after the process list was read.
+/// Whether the socket has no slurmstepd and no listener, although it still exists after the process list was read.
 fn is_dead(socket: &Socket, in_use: &InUse, open: &[Unix]) -> bool {
     let name = step_sockets::step_name(socket.step);
     let has_process = in_use.slurmstepds.iter().any(|(job, step)| {
@@ -87,7 +87,7 @@ fn is_dead(socket: &Socket, in_use: &InUse, open: &[Unix]) -> bool {
     let is_listening =
         || open.iter().any(|other| other.is_listening && other.name == socket.path.as_os_str().as_bytes());
     let is_same = || socket_metadata(&socket.path).is_some_and(|found| found.ino() == socket.inode);
-    // The extern step is ignored: slurmd starts no other step because of it, and the job does not depend on it.
+    // The extern step is ignored: neither the job nor another step depends on it.
     socket.step != step_sockets::EXTERN_STEP && !has_process && !is_listening() && is_same()
 }
 
@@ -97,7 +97,7 @@ fn is_of_this_start(socket: &Socket, job: &HeldJob) -> bool {
     socket.made.elapsed().is_ok_and(|age| age <= job.age + Duration::from_secs(1))
 }
 
-/// Whether the job's script must have started long ago and has no slurmstepd here. slurmd may have removed its socket.
+/// Whether the job's script must have started long ago on this node, but has no slurmstepd. slurmd may have removed the slurmstepd's socket.
 fn is_lost_long_ago(job: &HeldJob, in_use: &InUse, nodes: &[String], config: &RunningConfig) -> anyhow::Result<bool> {
     Ok(match &job.held_by {
         Holder::Script { node } if nodes.contains(node) && !in_use.has_script(&job.id) => {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sys::proc::{Process, Processes};
 
-/// Programs that hold an allocation while they live, by the kernel's process name (15 bytes at most).
+/// Programs that hold an allocation while they run, by the kernel's process name (15 bytes at most).
 const CLIENT_PROGRAMS: [&str; 3] = ["srun", "salloc", "scrun"];
 
-/// The step that Slurm adds to each job with PrologFlags=Contain; it does no work.
+/// The step that Slurm adds to each job with PrologFlags=Contain; it runs no task of the job.
 const EXTERN_STEP: &str = "extern";
 /// The step of a batch script.
 const BATCH_STEP: &str = "batch";
@@ -20,12 +20,12 @@ pub(super) type Client = (i32, u64);
 pub(super) struct InUse {
     /// The programs that hold allocations, with their sessions.
     pub(super) clients: BTreeMap<Client, i32>,
-    /// The jobs with a step here, including batch scripts.
+    /// The jobs with a step here, including batch scripts but not the extern step.
     pub(super) steps: BTreeSet<String>,
     /// The steps with a slurmstepd here, as job and name: `("7", "batch")`, `("7", "0")`.
     pub(super) slurmstepds: BTreeSet<(String, String)>,
     /// The jobs with a running task. A lone slurmstepd proves nothing: after its tasks have ended, it retries
-    /// for a minute to report to a slurmctld that does not know the step.
+    /// for a minute to report to a slurmctld that does not list the step.
     pub(super) tasks: BTreeSet<String>,
 }
 

@@ -15,8 +15,9 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 impl Dir {
-    /// Whether others may add names here without being able to remove root's, as in `/tmp`. If they can also remove root's, this is an
-    /// error.
+    /// Whether others may have added names here: in a sticky directory such as `/tmp`, in a directory that this call corrects, or, with
+    /// [`WalkMode::Anywhere`], in any directory of another user or to which others may write. In the other modes, a directory in which others
+    /// can replace root's entries is an error. A read-only mount is safe for any owner.
     pub(in super::super) fn check_writers(&self, walk_mode: &mut WalkMode<'_>) -> Result<bool, UntrustedPath> {
         let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_open = mode & OTHERS_WRITE != 0;
@@ -39,7 +40,7 @@ impl Dir {
         }
     }
 
-    /// Fails if anyone but root could change the contents.
+    /// Fails if anyone but root could change the contents. A directory on a read-only mount passes.
     ///
     /// # Errors
     /// It belongs to another user, or others may write to it.
@@ -54,11 +55,12 @@ impl Dir {
         self.reopened()?.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Sets `owner` (user and group; `None` leaves it unchanged) and `mode`. The directory belongs to root in between,
-    /// so that CHOWN is the only capability needed. Returns whether others could write there until now.
+    /// Sets `owner` (user and group; `None` leaves it unchanged) and `mode`. A wrong group alone is not corrected. The directory belongs to root
+    /// in between, so that CAP_CHOWN is the only capability needed. Returns `false` if nothing was changed, and otherwise whether others could
+    /// write there until now.
     ///
     /// # Errors
-    /// The system call fails.
+    /// A system call fails or has no effect.
     pub fn set_owner_and_mode(
         &mut self,
         owner: Option<(u32, u32)>,
@@ -99,7 +101,7 @@ impl Dir {
     /// Makes root the only user who can write here. Returns whether a change was necessary.
     ///
     /// # Errors
-    /// The system call fails.
+    /// A system call fails or has no effect.
     pub fn restrict_to_root(&mut self, repaired: &mut Vec<RepairedPath>) -> io::Result<bool> {
         let (uid, old_mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         // A mode that another user chose could lock the daemons out.
@@ -128,7 +130,7 @@ impl Dir {
         Ok(())
     }
 
-    /// Makes the kernel deny access to everything that is created here to all users but its owner ([`acl::close_new_entries`]). Returns
+    /// Makes the kernel deny all users but the creator access to everything that is created here ([`acl::close_new_entries`]). Returns
     /// whether the file system supports this.
     ///
     /// # Errors
@@ -153,7 +155,7 @@ impl Dir {
         Ok(is_closed)
     }
 
-    /// Sets the sticky bit of a world-writable directory of root, so that users cannot remove each other's files.
+    /// Sets the sticky bit of a root-owned directory to which others can write, so that users cannot remove each other's files.
     pub fn ensure_sticky_bit(&self, repaired: &mut Vec<RepairedPath>) {
         let mode = self.metadata.mode() & 0o7777;
         let is_sticky_missing = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
@@ -162,7 +164,7 @@ impl Dir {
         }
     }
 
-    /// Lets users write to a directory of root for temporary files.
+    /// Lets users write to a root-owned directory for temporary files.
     pub fn open_to_users(&self, repaired: &mut Vec<RepairedPath>) {
         let mode = self.metadata.mode() & 0o7777;
         if is_ours(self.metadata.uid()) && mode & OTHERS_WRITE == 0 && self.set_mode(0o1777).is_ok() {

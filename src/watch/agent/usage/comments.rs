@@ -1,7 +1,8 @@
-//! Writes the records of ended jobs into their AdminComment, if there is an accounting database. slurmctld changes no job that has ended,
-//! but slurmdbd does, once it has the job's record.
+//! Writes the records of ended jobs into their AdminComment, if there is an accounting database. slurmctld cannot change a job that has
+//! ended, but slurmdbd can, once it has the job's record.
 //!
-//! The nodes of a job write to the same text. Each node reads it again, until the text has contained its own part twice in a row.
+//! All nodes of a job write to the same text. Each node reads the text again, and rewrites its own part if it is missing, until two
+//! consecutive reads have contained that part, or after [`MAX_TRIES`] reads.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,13 +19,13 @@ use slurm::client::{Client, limit};
 use sys::report;
 
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
-/// The interval and number of attempts: slurmdbd may receive the record of a job only after seconds.
+/// The interval between attempts, and their maximum number for each job: slurmdbd may receive the record of a job only after some time.
 const INTERVAL: Duration = Duration::from_secs(3);
 const MAX_TRIES: u32 = 40;
 /// The maximum number of jobs in one query.
 const MAX_JOBS: usize = 200;
 
-/// The thread that writes comments; it is started for the first record.
+/// The thread that writes comments; it is started when the first record is queued.
 #[derive(Debug, Default)]
 pub(super) struct Comments(Option<Sender<JobRecord>>);
 
@@ -43,7 +44,7 @@ impl Comments {
             self.0 = thread.is_ok().then_some(sender);
         }
         let Some(sender) = &self.0 else { return };
-        // The database does not contain a run whose end slurmctld has not recorded.
+        // The end of a lost run is only an estimate, and sacct does not list the earlier runs of a requeued job.
         let ended = records.into_iter().filter(|record| !["LOST", "REQUEUED"].contains(&record.job.state.as_str()));
         ended.for_each(|record| drop(sender.send(record)));
     }
@@ -69,6 +70,13 @@ fn write(records: &Receiver<JobRecord>) {
     }
 }
 
+impl Pending {
+    /// Whether the last read did not contain the record either.
+    fn has_failed(&self) -> bool {
+        self.tries >= MAX_TRIES && self.confirmed == 0
+    }
+}
+
 /// Reads the comments and writes those that do not contain their record yet.
 fn round(slurm: &Client, pending: &mut Vec<Pending>) {
     match slurm.config() {
@@ -80,7 +88,7 @@ fn round(slurm: &Client, pending: &mut Vec<Pending>) {
     let jobs = accounted(slurm, &ids);
     for (one, id) in pending.iter_mut().zip(&ids) {
         one.tries += 1;
-        // If there is no entry, slurmdbd does not have the job yet.
+        // slurmdbd does not have the job's end yet, or sacct failed.
         let Some(job) = jobs.get(id).filter(|job| job.has_ended) else { continue };
         let comment = &job.comment;
         if jobstats::has(comment, &one.record) {
@@ -99,11 +107,12 @@ fn round(slurm: &Client, pending: &mut Vec<Pending>) {
         let _ = slurm.run("sacctmgr", &arguments);
     }
     let failed: Vec<&str> =
-        pending.iter().zip(&ids).filter(|(one, _)| one.tries >= MAX_TRIES).map(|(_, id)| id.as_str()).collect();
+        pending.iter().zip(&ids).filter(|(one, _)| one.has_failed()).map(|(_, id)| id.as_str()).collect();
     if !failed.is_empty() {
         report::warn(message!(
             "job-comments-not-written",
-            "could not store the GPU use of jobs {jobs} as AdminComment in the accounting database; `slurminit report` has it",
+            "could not store GPU use in the AdminComment of jobs in the accounting database: {jobs}; \
+             `slurminit report JOB` on this node still shows it",
             jobs = model::printable::short(&failed.join(", "), 200)
         ));
     }
@@ -113,7 +122,7 @@ fn round(slurm: &Client, pending: &mut Vec<Pending>) {
     pending.rotate_left(rotated);
 }
 
-/// A job of the database, with the sums of its steps.
+/// A job of the database, with the CPU time of all its steps and the highest memory of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Accounted {
     has_ended: bool,
@@ -124,7 +133,7 @@ struct Accounted {
 }
 
 impl Accounted {
-    /// The mean over the job's nodes; `None` if Slurm gathers nothing.
+    /// The mean over the job's nodes; `None` if Slurm has recorded no memory use.
     fn host_use(&self) -> Option<HostUse> {
         let nodes = self.nodes.max(1);
         let host = HostUse { cpu_seconds: self.cpu_seconds / nodes, memory_mib: self.memory_mib.div_ceil(nodes) };
@@ -132,7 +141,7 @@ impl Accounted {
     }
 }
 
-/// These jobs, if the database contains them.
+/// The jobs with these IDs that the accounting database contains, by ID; empty if sacct fails.
 fn accounted(slurm: &Client, ids: &[String]) -> BTreeMap<String, Accounted> {
     let jobs = format!("--jobs={}", ids.join(","));
     let format = "--format=JobIDRaw,End,NNodes,TotalCPU,TRESUsageInTot,AdminComment";
@@ -214,6 +223,11 @@ mod tests {
     fn gives_up_job_that_is_not_in_database() {
         let mut jobs = pending(&[7]);
         jobs[0].tries = MAX_TRIES - 2;
+        let is_failed = |tries, confirmed| Pending { tries, confirmed, ..pending(&[7]).remove(0) }.has_failed();
+        assert_eq!(
+            [(MAX_TRIES - 1, 0), (MAX_TRIES, 0), (MAX_TRIES, 1)].map(|(tries, confirmed)| is_failed(tries, confirmed)),
+            [false, true, false]
+        );
         for left in [1, 0] {
             let slurm = FakeSlurm::new(&[("scontrol", Ok(ACCOUNTING)), ("sacct ", Ok(""))]);
             round(&Client::with_runner(&slurm.run()), &mut jobs);

@@ -1,8 +1,8 @@
 //! The format of jobstats in a job's AdminComment: `JS1:` and base64 of gzip of JSON (`jobstats.py`, `reportseff`).
 //!
 //! Each node has its own key, so the nodes of a job share one text. The record is under the key `slurminit`, which jobstats ignores.
-//! Nothing may follow the base64: Python 3.13 would decode that, too, and both programs would fail. So a note becomes the job's
-//! SystemComment.
+//! Nothing may follow the base64: Python 3.13 would decode that, too, and both programs would fail. So any other text of the comment (the
+//! note) becomes the job's SystemComment.
 
 use std::io::{Read as _, Write as _};
 
@@ -20,7 +20,7 @@ const PREFIX: &str = "JS1:";
 /// The maximum size of the JSON: a text of another program must not fill the memory.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The CPU time and memory of a job on one node, as Slurm has recorded them.
+/// The mean CPU time and memory of a job per node, as Slurm has recorded them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HostUse {
     pub(super) cpu_seconds: u64,
@@ -47,7 +47,7 @@ pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) ->
         Some(Value::Object(nodes)) => nodes,
         _ => Map::new(),
     };
-    // Nodes of an earlier run have another start time.
+    // The entries of an earlier run of the job have another start time.
     nodes.retain(|_, node| node["slurminit"]["start"].as_u64().is_none_or(|start| start == record.job.start));
     nodes.insert(record.node.clone(), node(record, host));
     let gpus = nodes.values().filter_map(|node| node["gpu_total_memory"].as_object()).map(Map::len).sum::<usize>();
@@ -74,12 +74,12 @@ fn node(record: &JobRecord, host: Option<HostUse>) -> Value {
             1 => gpu.part.index.to_string(),
             _ => format!("{}:{}", gpu.part.index, gpu.part.id),
         };
-        // The use of a shared GPU by other jobs does not belong to this job.
+        // The values of a shared GPU include the use by other jobs.
         let own = record.gpus.iter().filter(|gpu| !gpu.is_shared);
         let values = own.filter_map(|gpu| Some((key(gpu), value(gpu)?)));
         Value::Object(values.collect())
     };
-    // reportseff 2.10 fails at a key without its counterpart, and at a memory of 0.
+    // reportseff 2.10 fails at a key without its counterpart, and at a total memory of 0.
     let total = |gpu: &GpuUse| gpu.part.memory_mib.filter(|mib| *mib > 0);
     let mut value = json!({
         "gpu_total_memory": by_gpu(&|gpu| Some(json!(total(gpu)? << 20))),

@@ -14,10 +14,10 @@ use sys::tool;
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
 /// The timeout of a write: the file may be on a file system that hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Appends only to an existing regular file: not to a pipe without a reader, nor to a file that the user has removed.
+/// Appends only to an existing regular file: not to a pipe, which may have no reader, nor to a file that the user has removed.
 const APPEND: &str = r#"[ ! -f "$0" ] || printf '%s\n' "$@" >>"$0""#;
 
-/// The thread that writes; it is started for the first record.
+/// The thread that writes reports; it is started when the first record is queued.
 #[derive(Debug, Default)]
 pub(super) struct Outputs(Option<Sender<JobRecord>>);
 
@@ -33,7 +33,7 @@ impl Outputs {
     }
 }
 
-/// Writes the reports. If a job has no output file, or its user cannot write to the file, its report stays in the record only.
+/// Writes the reports. Skips a job that slurmctld no longer has, that has no output file, or whose user cannot write to the file.
 fn write(records: &Receiver<JobRecord>) {
     for record in records {
         let Ok(shown) = SLURM.output("scontrol", &["show", "job", &record.job.job.to_string()]) else { continue };
@@ -46,7 +46,7 @@ fn write(records: &Receiver<JobRecord>) {
     }
 }
 
-/// The output file in a record of `scontrol show job`. A line before it may be the user's text.
+/// The output file in a record of `scontrol show job`. An earlier line of this form may be text chosen by the user, so the last one counts.
 fn output_file(record: &str) -> Option<&str> {
     let path = record.lines().filter_map(|line| line.trim_start().strip_prefix("StdOut=")).next_back();
     path.filter(|path| path.starts_with('/'))
@@ -56,10 +56,10 @@ fn output_file(record: &str) -> Option<&str> {
 pub(super) fn lines(record: &JobRecord) -> [String; 2] {
     let job = &record.job;
     let seconds = job.end.unwrap_or(job.start).saturating_sub(job.start);
-    // The use of a shared GPU by other jobs does not belong to this job.
+    // The values of a shared GPU include the use by other jobs.
     let own = || record.gpus.iter().filter(|gpu| !gpu.is_shared);
     let sum = |of: fn(&GpuUse) -> u64| own().map(of).fold(0, u64::saturating_add);
-    let unknown = if own().next().is_none() { "shared" } else { "unknown" };
+    let unknown = if own().next().is_none() { "unknown (shared)" } else { "unknown" };
     let used = sum(|gpu| gpu.busy).checked_div(sum(|gpu| gpu.percent_ms));
     let used = used.map_or(unknown.to_owned(), |percent| format!("{percent} %"));
     let fullest = own().filter(|gpu| gpu.memory_ms > 0).max_by_key(|gpu| gpu.peak_memory_mib);
@@ -74,7 +74,7 @@ pub(super) fn lines(record: &JobRecord) -> [String; 2] {
     let gpus = printable::count(record.gpus.len(), "GPU");
     [
         format!("{gpus} of {} for {hours}:{minutes:02}:{seconds:02}: mean use {used}{memory}{energy}", record.node),
-        format!("`slurminit report {}` shows each GPU, and hints", job.job),
+        format!("`slurminit report {}` shows hints; with --json, also the values of each GPU", job.job),
     ]
 }
 
@@ -113,7 +113,7 @@ mod tests {
             line(vec![gpu(40, 300, false), gpu(100, 700, false), gpu(200, 900, true)]),
             "3 GPUs of c1 for 3:25:45: mean use 35 %, memory at most 700 of 1024 MiB, energy 3 Wh"
         );
-        assert_eq!(line(vec![gpu(200, 900, true)]), "1 GPU of c1 for 3:25:45: mean use shared");
+        assert_eq!(line(vec![gpu(200, 900, true)]), "1 GPU of c1 for 3:25:45: mean use unknown (shared)");
         assert_eq!(line(vec![GpuUse::default()]), "1 GPU of c1 for 3:25:45: mean use unknown");
     }
 }

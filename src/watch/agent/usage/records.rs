@@ -10,17 +10,17 @@ use super::unix_ms;
 use crate::agent::files;
 use faults::usage::{JobRecord, Usage};
 
-/// The record of ended jobs.
+/// The file with the records of ended jobs.
 const RECORD: &str = "jobs.jsonl";
-/// The record is rotated at this size, which is about 10,000 jobs.
+/// The file is rotated at this size, which is about 10,000 jobs.
 const MAX_RECORD_BYTES: u64 = 8 << 20;
-/// The state of running jobs.
+/// The file with the state of running jobs.
 const STATE: &str = "jobs-running.json";
 
-/// All records: of ended jobs in the order of their ends, then of running jobs.
+/// All kept records: of ended jobs in the order of their ends, then of running jobs.
 ///
 /// # Errors
-/// The state directory cannot be read: only root can read it.
+/// The state directory, or a file with records of ended jobs, cannot be read: only root can read them.
 pub fn read(state: &Path) -> anyhow::Result<Vec<JobRecord>> {
     let dir = files::directory(state)?;
     let mut records: BTreeMap<(u64, u64, String), JobRecord> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub(super) fn append(state: &Path, ended: &[JobRecord]) -> anyhow::Result<()> {
     if file.seek(SeekFrom::End(-1)).is_ok() {
         let mut last = [0];
         file.read_exact(&mut last)?;
-        // A kill has cut off the last line.
+        // A kill may have cut off the last line.
         lines.extend((last != *b"\n").then_some(b'\n'));
     }
     for record in ended {
@@ -102,6 +102,19 @@ mod tests {
     }
 
     #[test]
+    fn running_jobs_follow_ended_ones() {
+        let state = tempfile::tempdir().unwrap();
+        let job = |job, end| Job { job, start: 1, end, gpus: vec![0], ..Job::default() };
+        let mut usage = Usage::new(None, "c1", 5000);
+        usage.update(2000, vec![job(1, None), job(2, None)]);
+        // The agent was killed after it had recorded the end of job 1, and before it saved the state.
+        write_state(state.path(), &usage).unwrap();
+        append(state.path(), &usage.update(5000, vec![job(1, Some(4)), job(2, None)])).unwrap();
+        let jobs: Vec<_> = read(state.path()).unwrap().iter().map(|record| (record.job.job, record.job.end)).collect();
+        assert_eq!(jobs, [(1, Some(4)), (2, None)]);
+    }
+
+    #[test]
     fn rotates_a_full_record_and_follows_no_link() {
         let state = tempfile::tempdir().unwrap();
         let file = state.path().join(RECORD);
@@ -113,7 +126,7 @@ mod tests {
         fs::write(&target, "").unwrap();
         fs::remove_file(&file).unwrap();
         symlink(&target, &file).unwrap();
-        assert!(append(state.path(), &[record(3, 12)]).is_err());
+        assert!(append(state.path(), &[record(3, 12)]).is_err() && read(state.path()).is_err());
         assert_eq!(fs::read(&target).unwrap(), b"");
     }
 }

@@ -34,7 +34,7 @@ function ended(uses) {
     all.map(use => [use.job, use.user, use.state.toLowerCase(), use.gpus, age(use.end - use.start), percent(use), age(last.at - use.end) + " ago"])));
 }
 function gpuCard(gpu) {
-  // No job gets a GPU of a node that takes none.
+  // A node that is not ready starts no jobs, so its unused GPUs are not shown as free.
   const unused = last.is_ready ? ["good", "free"] : ["soft", "idle"];
   const state = gpu.is_out ? ["bad", "out"] : gpu.jobs.length ? ["", "in use"] : unused;
   const card = make("div", "card" + (gpu.is_out ? " out" : ""),
@@ -144,7 +144,7 @@ function daemons(all) {
   show("daemons", all.length ? table(
     [head("daemon"), head("state"), head("for", "n"), head("restarts", "n"), head("last end", "long")],
     all.map(one => [one.name, state(one), age(one.for_seconds), one.restarts, one.last_exit || ""]))
-    : none("slurminit is not running here"));
+    : none("slurminit is not running in this container"));
 }
 
 let last = null, heard = 0, isLost = false;
@@ -172,7 +172,7 @@ function tick() {
     : "slurminit does not respond; will retry.", " lost");
   if (last) {
     if (last.is_simulated) note("The GPUs are simulated: nothing here is measured on hardware.");
-    if (last.simulated_nodes) note("The nodes are simulated: all of them are this container.");
+    if (last.simulated_nodes) note("The nodes are simulated: all of them run in this container.");
     if (last.notice) note("GPUs and this node: " + last.notice);
     if (last.is_stale && last.report_age != null)
       note("The last GPU report is " + age(last.report_age + silence) + " old; its measurements are left out.", " lost");

@@ -38,7 +38,7 @@ pub(super) mod content {
     pub(in super::super) const JSON: &str = "application/json";
 }
 
-/// The headers of every response. The policy allows the page's own style and script, and nothing of other servers.
+/// The headers of every response. The policy allows the page's own style and script, and nothing from other servers.
 const HEADERS: &str = concat!(
     "connection: close\r\n",
     "allow: GET, HEAD\r\n",
@@ -102,7 +102,7 @@ pub(super) async fn receive(stream: &mut TcpStream) -> Option<Result<Request, Re
     timeout(REQUEST_TIMEOUT, read).await.ok()?
 }
 
-/// Sends the response. A client that reads too slowly gets only a part of it.
+/// Sends the response. A client that reads too slowly receives only a part of it.
 pub(super) async fn send(stream: &mut TcpStream, response: &Response) {
     let write = async {
         stream.write_all(response.head.as_bytes()).await?;
@@ -121,9 +121,9 @@ fn parse(received: &[u8]) -> Option<Result<Request, Response>> {
         Ok(httparse::Status::Complete(_)) => Some(checked(&request)),
         Ok(httparse::Status::Partial) if received.len() < MAX_REQUEST => None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            Some(Err(Response::error(status::HEADERS_TOO_LARGE, "the request's header is too long\n")))
+            Some(Err(Response::error(status::HEADERS_TOO_LARGE, "the request is too long or has too many headers\n")))
         }
-        Err(_) => Some(Err(Response::error(status::BAD_REQUEST, "not a request of HTTP/1.1\n"))),
+        Err(_) => Some(Err(Response::error(status::BAD_REQUEST, "not an HTTP/1.1 request\n"))),
     }
 }
 

@@ -22,6 +22,14 @@ fn shows_row_per_gpu_and_reason_of_closed_node() {
 #[test]
 fn empty_cluster_shows_maximum_of_nodes() {
     let empty = |most_nodes| table(&ClusterNodes { nodes: Vec::new(), most_nodes });
-    assert_eq!(empty(Some(1024)), "no nodes yet; up to 1024 compute containers can join (max_nodes)\n");
+    assert_eq!(empty(Some(1024)), "no nodes yet; room for 1024 (`max_nodes`)\n");
     assert_eq!(empty(None), "no nodes yet\n");
+}
+
+#[test]
+fn user_of_shared_gpu_is_named_only_if_there_is_one() {
+    let shared = |names: &[&str]| {
+        users(&names.iter().map(|user| OwnedJob { job: 7, user: (*user).to_owned() }).collect::<Vec<_>>())
+    };
+    assert_eq!([shared(&["a"]), shared(&["a", "a"]), shared(&["a", "b"]), shared(&[])], ["a", "a", "several", "?"]);
 }

@@ -1,4 +1,4 @@
-//! Collects NVML's answers about one GPU.
+//! Remembers whether an answer of NVML means that the whole GPU is unusable.
 
 use std::cell::Cell;
 
@@ -6,14 +6,14 @@ use nvml_wrapper::error::NvmlError;
 
 use model::inventory::{Access, Obstacle};
 
-/// The answers about one GPU. A failed call loses only its own value, unless the error means that the GPU is gone.
+/// The first error about one GPU that means that the whole GPU is unusable. Any other failed call loses only its own value.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     loss_reason: Cell<Option<&'static str>>,
 }
 
 impl Answers {
-    /// The value, if the call succeeded.
+    /// The value, if the call succeeded. Remembers an error that means that the GPU is unusable.
     pub(crate) fn of<T>(&self, answer: Result<T, NvmlError>) -> Option<T> {
         if let Err(error) = &answer {
             self.loss_reason.set(self.loss_reason.get().or_else(|| loss_reason(error)));
@@ -21,7 +21,7 @@ impl Answers {
         answer.ok()
     }
 
-    /// The reason why the GPU is unusable, if any call reported that it is gone.
+    /// The access to the GPU, if any call reported that the GPU is lost or needs a reset; otherwise `None`.
     pub(crate) fn obstacle(&self) -> Option<Access> {
         self.loss_reason.get().map(|reason| Access::unusable(Obstacle::Lost, reason))
     }
@@ -32,9 +32,9 @@ pub(crate) fn refused_access(error: &NvmlError) -> Access {
     if let Some(reason) = loss_reason(error) {
         return Access::unusable(Obstacle::Lost, reason);
     }
-    // NVML also counts GPUs of the machine that this container may not open.
+    // NVML also counts GPUs that this container may not open.
     let obstacle = if matches!(error, NvmlError::NoPermission) { Obstacle::NotGiven } else { Obstacle::Refused };
-    Access::unusable(obstacle, format!("NVML lists it but denies access: {error}"))
+    Access::unusable(obstacle, format!("NVML lists the GPU but cannot open it: {error}"))
 }
 
 fn loss_reason(error: &NvmlError) -> Option<&'static str> {

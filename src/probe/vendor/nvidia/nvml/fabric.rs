@@ -15,13 +15,14 @@ pub(super) struct Fabric {
     pub(super) clique: u32,
 }
 
-/// The state of the GPU's registration with its fabric (1 not started, 2 in progress, 3 completed); `None` for a GPU without a fabric.
+/// The state of the GPU's registration with its fabric (1 not started, 2 in progress, 3 completed); `None` for a GPU without a fabric, or if NVML
+/// does not report the state.
 pub(crate) fn fabric_state(device: &Device<'_>) -> Option<u32> {
     fabric(device).map(|fabric| fabric.state).filter(|state| (1..=COMPLETED).contains(state))
 }
 
 /// The NVLink domain that the GPU shares with other machines, as NVIDIA's GPU feature discovery names it (`nvidia.com/gpu.clique`):
-/// the cluster's UUID, a dot, the clique.
+/// the cluster's UUID, a dot, the clique. `None` if the fabric ends at this machine, and until the registration is completed.
 pub(super) fn nvlink_domain(device: &Device<'_>) -> Option<String> {
     fabric(device)?.domain()
 }

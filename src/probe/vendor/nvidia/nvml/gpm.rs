@@ -1,4 +1,5 @@
-//! Utilization of a GPU or MIG instance between two samples, from NVML's GPM (GPU performance monitoring): Hopper and newer, driver 525 and newer.
+//! Utilization and PCI Express traffic of a GPU or MIG instance between two samples, from NVML's GPM (GPU performance monitoring): Hopper and
+//! newer, driver 525 and newer.
 //!
 //! A GPM error is not a fault of the GPU; the value is missing.
 
@@ -19,10 +20,10 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const METRICS: [GpmMetricId; 4] =
     [GpmMetricId::SmUtil, GpmMetricId::AnyTensorUtil, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec];
 
-/// 1 TiB/s, in MiB/s. No link is that fast.
+/// 1 TiB/s, in MiB/s. No PCI Express link is that fast.
 const MAX_MIB: f64 = 1_048_576.0;
 
-/// A GPU instance. The driver reuses its number immediately, so the key includes the UUID of a MIG device in it.
+/// A GPU instance. The driver can give the number of a removed instance to a new one at once, so the UUID of a MIG device in it is part of the key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Instance {
     pub(super) number: u32,
@@ -32,7 +33,7 @@ pub(super) struct Instance {
 /// A whole GPU, or one of its MIG instances.
 type DeviceKey = (Key, Option<Instance>);
 
-/// Means since the previous sample.
+/// Means between two samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Activity {
     /// The share of time in which multiprocessors were busy, in parts per million.
@@ -49,7 +50,7 @@ pub(super) struct Gpm<'nvml> {
 }
 
 enum State<'nvml> {
-    /// The GPU or the driver does not support GPM.
+    /// The GPU, the driver or the library does not support GPM.
     Unsupported,
     Sampled {
         sample: GpmSample<'nvml>,
@@ -63,8 +64,8 @@ impl<'nvml> Gpm<'nvml> {
         Self { nvml, states: BTreeMap::new() }
     }
 
-    /// The activity since the previous sample; empty at the first sample. `device` is the whole GPU, also for an
-    /// instance.
+    /// The activity since the previous sample; less than [`MIN_INTERVAL`] after it, the last result again. Empty at the first sample, after a
+    /// failure, and without support for GPM. `device` is the whole GPU, also for an instance.
     pub(super) fn activity(&mut self, gpu: &Key, instance: Option<Instance>, device: &Device<'nvml>) -> Activity {
         let number = instance.as_ref().map(|instance| instance.number);
         let key = (gpu.clone(), instance);
@@ -84,7 +85,7 @@ impl<'nvml> Gpm<'nvml> {
             },
         };
         let result = number.map_or_else(|| device.gpm_sample(), |number| device.gpm_mig_sample(number));
-        // On failure, the next sample starts over.
+        // After a failure, the next sample counts as a first sample.
         let Ok(sample) = result else { return Activity::default() };
         let activity = previous.map(|previous| activity_between(self.nvml, &previous, &sample)).unwrap_or_default();
         self.states.insert(key, State::Sampled { sample, at: Instant::now(), activity });

@@ -1,4 +1,4 @@
-//! Where NVIDIA's management library is, and why it cannot be loaded.
+//! Finds and loads NVIDIA's management library, and explains why it cannot be loaded.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use nvml_wrapper::Nvml;
 use super::NvmlFailure;
 use crate::device_files;
 
-/// The name that the dynamic loader searches.
+/// The file name that the dynamic loader searches for.
 const NAME: &str = "libnvidia-ml.so.1";
 
-/// Directories that the dynamic loader of the image may not search: those of WSL2, GKE and Container-Optimized OS, NixOS,
-/// NVIDIA's driver container and Debian's alternatives, and the host's paths, which CDI keeps although another distribution's
+/// Directories that the dynamic loader of the image might not search: those of WSL2, GKE (Container-Optimized OS), NixOS,
+/// NVIDIA's driver container and Debian's alternatives; also the host's paths, which CDI keeps although another distribution's
 /// loader does not search them.
 const DIRECTORIES: [&str; 11] = [
     "usr/lib/wsl/lib",
@@ -28,13 +28,15 @@ const DIRECTORIES: [&str; 11] = [
     "run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-/// Loads the library and initialises it. Before that, the process may give up root.
+/// Loads and initialises the library. If one of NVIDIA's device files is open only to the watchers' group, the process gives up root first.
 pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlFailure> {
     device_files::give_up_root_if_closed(root);
     match library {
         Some(path) => init(path.as_os_str()),
         // The default library would describe this machine, not the one under `root`.
-        None if root != Path::new("/") => Err(NvmlFailure::LibraryMissing("not searched in another root".into())),
+        None if root != Path::new("/") => {
+            Err(NvmlFailure::LibraryMissing("not searched for, because the root directory is not /".into()))
+        }
         // `docker commit` and `docker export` leave an empty file where the runtime mounted the library.
         None => init(OsStr::new(NAME)).or_else(|failure| match failure {
             NvmlFailure::LibraryMissing(_) | NvmlFailure::LibraryBroken(_) => {
@@ -45,7 +47,7 @@ pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlFail
     }
 }
 
-/// The library in a directory that the loader does not search.
+/// The first non-empty library in [`DIRECTORIES`].
 fn find_outside_loader_path(root: &Path) -> Option<PathBuf> {
     let has_content = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
     DIRECTORIES.iter().map(|directory| root.join(directory).join(NAME)).find(has_content)
@@ -55,7 +57,7 @@ fn init(path: &OsStr) -> Result<Nvml, NvmlFailure> {
     Nvml::builder().lib_path(path).init().map_err(|error| NvmlFailure::new("nvmlInit", error))
 }
 
-/// The failure for the loader's error. glibc names the file that it could not open first: a file other than NVIDIA's
+/// The failure for the loader's error. glibc's text begins with the file that could not be opened: a file other than NVIDIA's
 /// library is a dependency (elf/dl-load.c, `_dl_signal_error`).
 pub(super) fn load_failure(error: String) -> NvmlFailure {
     let names_library = error.split(':').next().is_some_and(|file| file.contains("libnvidia-ml"));

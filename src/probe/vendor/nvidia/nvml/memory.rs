@@ -14,7 +14,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) free: u64,
 }
 
-/// Drivers before 510 support only the first version of the call, which counts the driver's own memory as used.
+/// The memory of a device. Drivers before 510 support only the first version of the call, which counts the driver's own memory as used.
 pub(crate) fn memory(device: &Device<'_>) -> Result<DeviceMemory, NvmlError> {
     match device.memory_info() {
         Ok(info) => Ok(DeviceMemory { total: info.total, used: info.used, free: info.free }),

@@ -1,4 +1,4 @@
-//! Measurements that need extra calls, often with a previous sample: of MIG instances always, of whole GPUs only if metrics are enabled.
+//! Measurements that need extra calls, and often a previous sample. MIG instances are always measured, whole GPUs only if metrics are enabled.
 
 use nvml_wrapper::{Device, Nvml};
 
@@ -8,7 +8,7 @@ use super::{Answers, mig};
 use faults::sample::Key;
 use model::inventory::{InstanceReadings, PcieTraffic, Readings};
 
-/// The previous samples, which the measurements are compared with.
+/// The previous samples, with which the next samples are compared.
 pub(crate) struct Meters<'nvml> {
     gpm: Gpm<'nvml>,
     counters: Counters,

@@ -1,4 +1,4 @@
-//! The MIG instances of a GPU, which jobs get in MIG mode.
+//! The MIG instances of a GPU, which jobs use instead of the whole GPU in MIG mode.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use model::inventory::{Access, Gpu, InstanceReadings, MIG_MINORS, MigInstance, M
 /// More slots than any GPU has (7 up to B200).
 const MAX_INSTANCES: u32 = 64;
 
-/// The instances of `gpu` in NVML's order; `None` if the GPU is not in MIG mode.
+/// The instances of `gpu` in NVML's order; `None` unless NVML reports that the GPU is in MIG mode.
 pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &Answers) -> Option<Vec<MigInstance>> {
     if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
         return None;
@@ -24,7 +24,7 @@ pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &A
     Some(handles.iter().map(|instance| describe(root, gpu, instance, &minors, answers)).collect())
 }
 
-/// The measurements of each instance; empty if the GPU is not in MIG mode.
+/// The memory usage of each instance whose IDs NVML reports; empty unless NVML reports that the GPU is in MIG mode.
 pub(super) fn readings(device: &Device<'_>, answers: &Answers) -> Vec<InstanceReadings> {
     if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
         return Vec::new();
@@ -51,7 +51,7 @@ fn handles<'nvml>(device: &Device<'nvml>, answers: &Answers) -> Vec<Device<'nvml
     for slot in 0..slots {
         match device.mig_device_by_index(slot) {
             Ok(instance) => handles.push(instance),
-            // A later slot can be in use after an empty one, so the search ends early only if the driver lacks the call.
+            // A later slot can be in use after an empty one, so the search ends early only if the call is not supported.
             Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
             other @ Err(_) => drop(answers.of(other)),
         }
@@ -98,21 +98,22 @@ fn profile(name: &str) -> Option<String> {
     (!profile.is_empty() && profile.len() <= 32 && profile.bytes().all(valid)).then(|| profile.to_owned())
 }
 
-/// Whether the text is `MIG-` and a UUID, or `MIG-GPU-.../1/0`, as drivers before 470 wrote it.
+/// Whether the text can be an instance's UUID: `MIG-` and a UUID, or, from drivers before 470, `MIG-GPU-.../1/0`. Only the prefix, the characters
+/// and the length are checked.
 fn is_uuid(text: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
     text.starts_with("MIG-") && text.len() <= MAX_TEXT_LENGTH && text.bytes().all(valid)
 }
 
-/// The files that must open: those of the GPU, the GPU instance and the compute instance.
+/// The files that a job must open: those of the GPU, the GPU instance and the compute instance.
 fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &MigMinors) -> Result<Vec<PathBuf>, String> {
     let (Some(own), Some(minor)) = (&gpu.device_file, gpu.minor) else {
         return Err("unknown device file of the GPU".to_owned());
     };
     let capability = |compute_instance: Option<u32>| {
-        let number = minors
-            .capability(minor, ids.0, compute_instance)
-            .ok_or_else(|| format!("/{MIG_MINORS} has no line for GPU instance {} of /dev/nvidia{minor}", ids.0))?;
+        let number = minors.capability(minor, ids.0, compute_instance).ok_or_else(|| {
+            format!("/{MIG_MINORS} has no line for a capability of GPU instance {} of /dev/nvidia{minor}", ids.0)
+        })?;
         Ok::<_, String>(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{number}")))
     };
     Ok(vec![own.clone(), capability(None)?, capability(Some(ids.1))?])

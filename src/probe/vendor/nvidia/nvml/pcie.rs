@@ -17,9 +17,10 @@ use model::inventory::PcieTraffic;
 const SENT: u32 = 197;
 const RECEIVED: u32 = 198;
 
-/// The counters of the last sample.
+/// The counters of each GPU's last sample.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// `None` for a GPU whose driver has no counters.
     by_gpu: BTreeMap<Key, Option<CounterSample>>,
 }
 
@@ -30,7 +31,8 @@ struct CounterSample {
 }
 
 impl Counters {
-    /// The traffic since the previous sample; empty at the first sample, or without counters.
+    /// The mean traffic since the previous sample, in bytes per second; empty at the first sample, after a failed call, and without usable counters
+    /// (see [`rate`]).
     pub(super) fn traffic(&mut self, gpu: &Key, device: &Device<'_>) -> PcieTraffic {
         let previous = self.by_gpu.get(gpu).copied();
         if matches!(previous, Some(None)) {
@@ -70,8 +72,8 @@ pub(crate) fn number(value: SampleValue) -> Option<u64> {
     }
 }
 
-/// Bytes per second. The counters wrap (nvml.h), and on some GPUs they have 32 bits, which a fast link fills ten times
-/// per second. Such wraps cannot be detected, so a counter is used only once its value exceeds 32 bits.
+/// Bytes per second; `None` if the counter is not usable. The counters wrap (nvml.h), and on some GPUs they have 32 bits, which a fast link fills
+/// ten times per second. Such wraps cannot be detected, so a counter is used only once its value exceeds 32 bits.
 fn rate(previous: u64, now: u64, elapsed: Duration) -> Option<u64> {
     let bytes = now.checked_sub(previous).filter(|_| previous > u64::from(u32::MAX))?;
     let rate = u128::from(bytes) * 1_000_000 / Some(elapsed.as_micros()).filter(|elapsed| *elapsed > 0)?;

@@ -1,6 +1,6 @@
 //! The NVML calls for which nvml-wrapper has only the raw symbol.
 //!
-//! Every unsafe call into NVML is in this file. Each function takes a [`Device`], which keeps its library loaded and initialised.
+//! Every unsafe call into NVML is in this file. Each function that makes one takes a [`Device`], which keeps its library loaded and initialised.
 
 #![expect(unsafe_code, reason = "nvml-wrapper has only the raw symbols of these calls")]
 
@@ -12,7 +12,8 @@ use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use super::fabric::Fabric;
 use super::memory::DeviceMemory;
 
-/// The second version of `nvmlGpuFabricInfoV_t`: its size, as in nvml.h, which later versions only extend, and the version.
+/// The `version` of an `nvmlGpuFabricInfoV_t` of version 2: the size of that version in nvml.h, and the number 2 in the bits from 24 up. Later
+/// versions only add fields at the end.
 const FABRIC_INFO_V2: c_uint = 36 | 2 << 24;
 
 /// `nvmlDeviceGetMemoryInfo`: the memory of a device, for older drivers.
@@ -39,7 +40,7 @@ pub(super) fn instance_ids(mig_device: &Device<'_>) -> Result<(u32, u32), NvmlEr
     Ok((gpu, compute))
 }
 
-/// `nvmlDeviceGetGpuFabricInfoV`: the registration with the NVLink fabric. From driver 545 on.
+/// `nvmlDeviceGetGpuFabricInfoV`: the registration with the NVLink fabric. Supported by driver 545 and newer.
 pub(super) fn fabric_v2(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
     // SAFETY: nvmlGpuFabricInfoV_t has integers only.
@@ -61,10 +62,10 @@ pub(super) fn fabric_v1(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     Ok(Fabric { state: info.state.into(), cluster: info.clusterUuid, clique: info.cliqueId })
 }
 
-/// An out-parameter for this call, whose type nvml-wrapper does not name.
+/// A zeroed out-parameter for `_call`. The type is inferred, because nvml-wrapper does not export it.
 ///
 /// # Safety
-/// All-zero bytes are a valid `Out`.
+/// All-zero bytes must be a valid `Out`.
 unsafe fn zeroed_for<Handle, Out, Code>(_call: unsafe extern "C" fn(Handle, *mut Out) -> Code) -> Out {
     // SAFETY: this function's contract.
     unsafe { std::mem::zeroed() }
