@@ -65,7 +65,7 @@ const CASES: [(&str, &str, &[&str], &str); 7] = [
 /// The text without Slurm's estimate, which can appear between two queries.
 fn without_estimate(text: &str) -> String {
     let sentences = text.trim_end_matches('.').split(". ");
-    sentences.filter(|sentence| !sentence.starts_with("Slurm ")).collect()
+    sentences.filter(|sentence| !sentence.starts_with("Slurm")).collect()
 }
 
 #[test]
