@@ -194,8 +194,12 @@ mod tests {
     const ACCOUNTING: &str = "AccountingStorageType = accounting_storage/slurmdbd\n";
 
     fn pending(jobs: &[u64]) -> Vec<Pending> {
-        let record =
-            |job: &u64| JobRecord { job: Job { job: *job, ..Job::default() }, node: "c1".to_owned(), gpus: Vec::new() };
+        let record = |job: &u64| {
+            // Values of the live job that are not stored.
+            let live =
+                Job { nodes: 1, is_batch_host: true, comment: "a note".to_owned(), gpus: vec![0], ..Job::default() };
+            JobRecord { job: Job { job: *job, ..live }, node: "c1".to_owned(), gpus: Vec::new() }
+        };
         jobs.iter().map(|job| Pending { record: record(job), tries: 0, confirmed: 0 }).collect()
     }
 

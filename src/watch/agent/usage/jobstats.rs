@@ -57,7 +57,8 @@ pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) ->
 
 /// Whether the comment contains this record.
 pub(super) fn has(comment: &str, record: &JobRecord) -> bool {
-    records(comment).iter().any(|known| known == record)
+    // A record in memory also has values that are not stored, so compare what is stored.
+    split(comment).0.is_some_and(|stats| stats["nodes"][&record.node]["slurminit"] == json!(record))
 }
 
 /// Splits a comment into the JSON and the rest.
