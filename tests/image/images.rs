@@ -13,6 +13,8 @@ use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, directory, docker};
 pub(crate) const CONFIGURATION: &str = r#"
 [images]
 mounts = ["/srv/reference"]
+[slurm.conf]
+SlurmdLogFile = "/var/log/slurm/slurmd.log"
 [[user]]
 name = "alice"
 uid = 1501
@@ -51,7 +53,12 @@ fn serve_on(image: Image, options: &[&str]) -> (TempDir, Container) {
 
 /// `docker exec -u alice -w /home/alice NAME sh -c LINE`
 pub(crate) fn alice(container: &Container, line: &str) -> Outcome {
-    docker(["exec", "--user", "alice", "--workdir", "/home/alice", &container.name, "sh", "-c", line])
+    let outcome = docker(["exec", "--user", "alice", "--workdir", "/home/alice", &container.name, "sh", "-c", line]);
+    // slurmstepd writes errors that occur before it has the step's output only to SlurmdLogFile.
+    if outcome.stderr.contains("launch failed") {
+        eprintln!("{}", container.sh("cat /var/log/slurm/slurmd.log"));
+    }
+    outcome
 }
 
 /// Asserts that a line has the same exit code and output with and without the image. Returns the output.
@@ -110,16 +117,20 @@ pub(crate) fn batch_jobs_behave_as_without_an_image(container: &Container) {
     assert_eq!(alice(container, job).code, 3);
     assert_eq!(ok("cat out-1 out-2"), "inside\nit's o'ne 1\ninside\nit's o'ne 2\n");
     // `--batch` and `--full` each deliver the signal to the script once.
-    ok("printf '#!/bin/sh\ntrap \"echo heard\" USR1\necho up\nwhile :; do sleep 0.1; done\n' >listener");
+    ok(
+        "printf '#!/bin/sh\ntrap \"echo heard\" USR1\ntrap \"exit 5\" USR2\necho up\nwhile :; do sleep 0.1; done\n' >listener",
+    );
     let id = ok("sbatch --parsable --output=heard.out --container=small listener");
     container.until("grep -qs up /home/alice/heard.out");
     for (option, count) in [("--batch", 1), ("--full", 2)] {
         ok(&format!("scancel {option} --signal=USR1 {id}"));
         container.until(&format!("test \"$(grep -c heard /home/alice/heard.out)\" -ge {count}"));
     }
-    ok(&format!("scancel --full {id}"));
+    // A script that handles a signal to all processes decides the job's exit code.
+    ok(&format!("scancel --full --signal=USR2 {id}"));
     container.until("test -z \"$(squeue --noheader)\"");
     assert_eq!(ok("grep -c heard heard.out"), "2\n");
+    assert_eq!(ok(&format!("scontrol show job {} | grep -o ExitCode=.*", id.trim())).trim(), "ExitCode=5:0");
     // A cancelled job gets SIGTERM, and no process or bundle remains.
     ok("printf '#!/bin/sh\ntrap \"echo notice; exit 0\" TERM\necho up\nwhile :; do sleep 0.1; done\n' >long");
     let id = ok("sbatch --parsable --output=long.out --container=small long");

@@ -116,10 +116,12 @@ fn signal_to_all_processes_reaches_program_once_and_signal_to_task_is_forwarded(
     let task = i32::try_from(child.id()).unwrap();
     let [witness, _] = children(child.id()).try_into().unwrap();
     // The task knows its program once the program's parent, which reports it, waits for the program.
-    until_asleep(status_field(program, "PPid").unwrap().parse().unwrap());
+    let parent = status_field(program, "PPid").unwrap().parse().unwrap();
+    until_asleep(parent);
     until_asleep(task);
     kill(witness, 10);
     until_asleep(witness);
+    kill(parent, 10);
     kill(program, 10);
     assert_eq!(lines.next(), Some(10));
     kill(task, 10);

@@ -11,7 +11,7 @@
 //!    sent to all processes of the step, and must not reach it twice. A witness, another child, distinguishes them: it
 //!    reports the signals that it receives.
 //!
-//! This process and the witness block all signals. The other processes start with the step's signal mask.
+//! This process, the witness and `run_inside` block all signals. PRoot and the program start with the step's signal mask.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -27,6 +27,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2, read, write};
+use sys::inherited::block_all;
 use sys::system_calls::{adopt_descriptor, fork, kill, reap};
 
 /// The time within which the witness reports a signal that was sent to all processes of the step.
@@ -57,10 +58,12 @@ pub(super) fn run(proot: impl FnOnce(i32) -> i32) -> io::Result<ExitStatus> {
     Ok(status)
 }
 
-/// Runs the program in a child, and reports its PID and its exit status. `program` must exec the program. PRoot traces this process, too.
+/// Runs the program in a child, and reports its PID and its exit status. `program` must exec the program with the step's signal mask. PRoot
+/// traces this process, too. It blocks all signals: one that ended it before the program would lose the program's exit status.
 pub(super) fn run_inside(report: i32, program: impl FnOnce() -> i32) -> io::Result<u8> {
     let report = adopt_descriptor(report);
     fcntl(&report, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    block_all();
     let program = fork(program)?;
     write(&report, &program.as_raw().to_le_bytes())?;
     // Blocks until the program has ended, and leaves it as a zombie.
