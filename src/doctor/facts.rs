@@ -352,6 +352,9 @@ impl SlurmFacts {
     }
 }
 
+/// Why a container without slurmd has no node.
+pub const NO_SLURMD: &str = "no slurmd in this container";
+
 /// The node, as the controller reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {

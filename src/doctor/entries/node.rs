@@ -1,7 +1,7 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Check, Entry};
-use crate::facts::{ContainerFacts, Controller, Facts, MAX_EXPLAINED, NodeFacts, Observed};
+use crate::facts::{ContainerFacts, Controller, Facts, MAX_EXPLAINED, NO_SLURMD, NodeFacts, Observed};
 use config::DaemonName;
 use machine::node_report::{NodeVerdict, SPOOL_FULL_REASON, TEST_JOB_REASON};
 use machine::{StopReason, UnitSnapshot, UnitState};
@@ -135,7 +135,7 @@ fn local_node(container: &ContainerFacts) -> Result<&NodeFacts, Observations> {
     let runs = |units: &[UnitSnapshot], name: DaemonName| units.iter().any(|unit| unit.name == name.as_str());
     match &container.status {
         Ok(status) if runs(&status.units, DaemonName::Munged) && !runs(&status.units, DaemonName::Slurmd) => {
-            Err(Observations::note("no slurmd in this container"))
+            Err(Observations::note(NO_SLURMD))
         }
         _ => observed_value(container, &container.slurm.node),
     }

@@ -39,7 +39,11 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
     let mut preview = preview_start_within_deadline(scope, &config, inventory);
     preview.configuration = configuration;
     let slurm = match &status {
-        Ok(_) => with_refused_line(slurm(&ask, &preview.node), &config.paths.slurm, &scope.root),
+        Ok(status) => {
+            let has_slurmd = status.units.iter().any(|unit| unit.name == DaemonName::Slurmd.as_str());
+            let node = has_slurmd.then_some(preview.node.as_str());
+            with_refused_line(slurm(&ask, node), &config.paths.slurm, &scope.root)
+        }
         Err(why) => SlurmFacts::not_queried(why),
     };
     let munge = if status.is_ok() { local_credential(&ask) } else { Err("no cluster in this container".to_owned()) };

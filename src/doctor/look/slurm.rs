@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{Ask, output};
-use crate::facts::{Controller, Credential, MAX_EXPLAINED, NodeFacts, Observed, SlurmFacts};
+use crate::facts::{Controller, Credential, MAX_EXPLAINED, NO_SLURMD, NodeFacts, Observed, SlurmFacts};
 use machine::node_report::OUR_REASON;
 use model::hostlist;
 use model::jobs::SLURMSTEPD_DIED;
@@ -16,8 +16,8 @@ use slurm::why::Snapshot;
 use sys::tool::answer::{Answer, first_line};
 use sys::trusted_path;
 
-/// Queries the controller.
-pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
+/// Queries the controller. `node`: the container's node; `None` without slurmd. slurmctld logs an error for a node that does not exist.
+pub fn slurm(ask: Ask<'_>, node: Option<&str>) -> SlurmFacts {
     let client = Client::with_runner(ask);
     // If the controller does not respond, every other command would block until its own deadline.
     if client.ping().is_err() {
@@ -31,9 +31,9 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
         let query = Jobs { states: &[state], node, ..Jobs::default() };
         client.jobs(&query).map_err(String::from)
     };
-    let own = self::node(&client, node);
+    let own = node.map_or_else(|| Err(NO_SLURMD.to_owned()), |node| self::node(&client, node));
     // squeue rejects a node that slurmctld does not list.
-    let listed = own.is_ok().then_some(node);
+    let listed = node.filter(|_| own.is_ok());
     // A job with a share of a GPU counts as a job with a GPU.
     let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
     SlurmFacts {
@@ -173,7 +173,25 @@ pub fn has_address(ask: Ask<'_>, host: &str) -> Observed<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    #[test]
+    fn container_without_slurmd_queries_no_node() {
+        for (node, is_queried) in [(None, false), (Some("c1"), true)] {
+            let commands = RefCell::new(Vec::new());
+            let ask = |program: &str, arguments: &[&str]| {
+                commands.borrow_mut().push(format!("{program} {}", arguments.join(" ")));
+                let stdout = if arguments == ["ping"] { "Slurmctld(primary) at head is UP\n" } else { "" };
+                Answer::Ended { succeeded: true, stdout: stdout.to_owned(), stderr: String::new() }
+            };
+            let facts = slurm(&ask, node);
+            assert_eq!((facts.controller, facts.node.is_err()), (Ok(Controller::Responds), true));
+            let commands = commands.into_inner();
+            assert_eq!(commands.iter().any(|command| command.contains("--nodes")), is_queried, "{commands:?}");
+        }
+    }
 
     #[test]
     fn finds_hosts_with_rejected_credentials() {
