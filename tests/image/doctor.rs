@@ -136,6 +136,8 @@ fn reports_stale_and_manual_drains() {
     record("image-stale-drain", &report(&container, "").of("drain"));
     // An administrator sets the same text as the reason.
     container.sh("scontrol update nodename=localhost state=resume");
+    // slurmctld counts the node as not responding until slurmd has answered again.
+    container.until("sinfo --noheader --format=%T | grep -qx idle");
     drain(lower);
     let answer = report(&container, "").of("drain");
     assert!(answer.cause.as_deref().is_some_and(|cause| cause.contains("an administrator")), "{answer:?}");
