@@ -64,6 +64,7 @@ fn requeued_array_task_does_not_affect_other_tasks() {
         soon '[ -z "$(squeue --noheader --jobs=${array}_3)" ]'
         die
         soon '[ "$(wc -l </tmp/ran)" = 4 ]'
+        soon '[ -z "$(squeue --noheader --jobs=${array}_3)" ]'
         squeue --noheader --states=RUNNING --format=%K | sort | tr '\n' ' '
         touch /tmp/end-1 /tmp/end-2
         soon is_empty
