@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::RootOnly;
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
+use config::DaemonName;
 use faults::report::Report;
 use machine::Snapshot;
 use machine::node_report::NodeReport;
@@ -350,6 +351,11 @@ impl SlurmFacts {
             lost_jobs: Err(reason()),
         }
     }
+}
+
+/// Whether the daemons of this container are known, and slurmd is not one of them.
+pub fn has_no_slurmd(status: &Snapshot) -> bool {
+    status.daemon(DaemonName::Munged).is_some() && status.daemon(DaemonName::Slurmd).is_none()
 }
 
 /// Why a container without slurmd has no node.

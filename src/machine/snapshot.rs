@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use model::daemons::DaemonName;
 use model::prepared::Prepared;
 
 use super::finishing::Helper;
@@ -9,6 +10,7 @@ use super::unit::{End, RestartIntent, State};
 use super::{Child, Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 use crate::node_report::NodeReport;
 use model::process_id::ProcessId;
+use model::role::Role;
 use model::unit::JobCare;
 
 /// The name of the status file in the run directory.
@@ -49,6 +51,28 @@ pub struct Snapshot {
     pub reload: ReloadSnapshot,
     /// How long each part of the start took.
     pub timeline: Vec<Span>,
+}
+
+impl Snapshot {
+    /// The unit with this name.
+    pub fn unit(&self, name: &str) -> Option<&UnitSnapshot> {
+        self.units.iter().find(|unit| unit.name == name)
+    }
+
+    /// The daemon; on simulated nodes, that of the first node.
+    pub fn daemon(&self, name: DaemonName) -> Option<&UnitSnapshot> {
+        self.unit(name.as_str())
+    }
+
+    /// The role of the running cluster, inferred from its daemons.
+    pub fn role(&self) -> Role {
+        match (self.daemon(DaemonName::Slurmctld).is_some(), self.daemon(DaemonName::Slurmd).is_some()) {
+            (true, true) => Role::All,
+            (true, false) => Role::Controller,
+            (false, true) => Role::Compute,
+            (false, false) => Role::Login,
+        }
+    }
 }
 
 /// The state and history of one daemon or service.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::{Config, ConfigError, DaemonName, Role, StartOnlyTables};
+use config::{Config, ConfigError, Role, StartOnlyTables};
 use install::load_config;
 use machine::Snapshot;
 use model::text_type::word;
@@ -90,24 +90,13 @@ impl Cluster {
 
     /// How the running cluster differs from these options.
     pub fn contradiction(&self, running: &Snapshot) -> Option<String> {
-        let (role, nodes) = (role(running), running.prepared.as_ref().map_or(0, |prepared| prepared.simulated_nodes));
+        let (role, nodes) = (running.role(), running.prepared.as_ref().map_or(0, |prepared| prepared.simulated_nodes));
         if let Some(requested) = self.role.filter(|requested| *requested != role) {
             return Some(format!("has the role {role}, not {requested}"));
         }
         let requested = self.nodes.filter(|requested| usize::try_from(*requested) != Ok(nodes))?;
         let actual = if nodes == 0 { "no simulated nodes".to_owned() } else { format!("{nodes} simulated nodes") };
         Some(format!("has {actual}, not {requested}"))
-    }
-}
-
-/// The role of the running cluster, inferred from its daemons.
-fn role(running: &Snapshot) -> Role {
-    let runs = |daemon: DaemonName| running.units.iter().any(|unit| unit.name == daemon.as_str());
-    match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
-        (true, true) => Role::All,
-        (true, false) => Role::Controller,
-        (false, true) => Role::Compute,
-        (false, false) => Role::Login,
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
             watcher.wait(Duration::from_millis(10));
             continue;
         };
-        let unit = status.snapshot.units.iter().find(|unit| unit.name == *name);
+        let unit = status.snapshot.unit(name);
         let unit = unit.with_context(|| format!("{name} no longer exists"))?;
         match restart_outcome(unit, starts) {
             RestartOutcome::Ready => {

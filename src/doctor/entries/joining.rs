@@ -38,7 +38,7 @@ fn check_joined_node(container: &ContainerFacts, check: fn(UnitState, &NodeFacts
         Ok(status) => status,
         Err(why) => return Observations::could_not_look(why.as_str()),
     };
-    let unit = |name: DaemonName| status.units.iter().find(|unit| unit.name == name.as_str()).map(|unit| unit.state);
+    let unit = |name: DaemonName| status.daemon(name).map(|unit| unit.state);
     match (unit(DaemonName::Slurmd), unit(DaemonName::Slurmctld), &container.slurm.node) {
         (Some(slurmd), None, Ok(node)) => check(slurmd, node),
         (Some(_), None, Err(why)) => Observations::could_not_look(why.as_str()),

@@ -1,8 +1,7 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Check, Entry};
-use crate::facts::{ContainerFacts, Controller, Facts, MAX_EXPLAINED, NO_SLURMD, NodeFacts, Observed};
-use config::DaemonName;
+use crate::facts::{ContainerFacts, Controller, Facts, MAX_EXPLAINED, NO_SLURMD, NodeFacts, Observed, has_no_slurmd};
 use machine::node_report::{NodeVerdict, SPOOL_FULL_REASON, TEST_JOB_REASON};
 use machine::{StopReason, UnitSnapshot, UnitState};
 use model::inventory::gres::gpus;
@@ -132,11 +131,8 @@ fn observed_value<'a, T>(container: &ContainerFacts, observed: &'a Observed<T>) 
 
 /// The node of this container; if the cluster is not running, or has no slurmd in this container, or the node is unknown, the observation that states the reason.
 fn local_node(container: &ContainerFacts) -> Result<&NodeFacts, Observations> {
-    let runs = |units: &[UnitSnapshot], name: DaemonName| units.iter().any(|unit| unit.name == name.as_str());
     match &container.status {
-        Ok(status) if runs(&status.units, DaemonName::Munged) && !runs(&status.units, DaemonName::Slurmd) => {
-            Err(Observations::note(NO_SLURMD))
-        }
+        Ok(status) if has_no_slurmd(status) => Err(Observations::note(NO_SLURMD)),
         _ => observed_value(container, &container.slurm.node),
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::{Ask, Scope};
 use super::{cheap_facts, decode_credential, has_address, local_credential, slurm, with_deadline};
-use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
-use config::{Config, DaemonName, NodeName, Role};
+use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts, has_no_slurmd};
+use config::{Config, NodeName, Role};
 use control::status;
 use install::exposure;
 use install::load_config;
@@ -40,8 +40,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
     preview.configuration = configuration;
     let slurm = match &status {
         Ok(status) => {
-            let has_slurmd = status.units.iter().any(|unit| unit.name == DaemonName::Slurmd.as_str());
-            let node = has_slurmd.then_some(preview.node.as_str());
+            let node = (!has_no_slurmd(status)).then_some(preview.node.as_str());
             with_refused_line(slurm(&ask, node), &config.paths.slurm, &scope.root)
         }
         Err(why) => SlurmFacts::not_queried(why),
@@ -88,14 +87,8 @@ fn ssh_clients(config: &Config) -> BTreeMap<IpAddr, usize> {
 /// The configuration with the role and controller of the running cluster, which may come from the options of `slurminit up`. A configured role
 /// other than `all` remains.
 fn with_running_role(mut config: Config, status: &Snapshot, root: &Path) -> Config {
-    let has_unit = |name: DaemonName| status.units.iter().any(|unit| unit.name == name.as_str());
-    let role = match (has_unit(DaemonName::Slurmctld), has_unit(DaemonName::Slurmd)) {
-        (true, true) => return config,
-        (true, false) => Role::Controller,
-        (false, true) => Role::Compute,
-        (false, false) => Role::Login,
-    };
-    if config.role == Role::All {
+    let role = status.role();
+    if config.role == Role::All && role != Role::All {
         let installed = config.paths.slurm.join(FileName::SlurmConf.as_str());
         let text = std::fs::read_to_string(sys::under(root, &installed)).unwrap_or_default();
         let controller = plan::last_value(&text, "SlurmctldHost").and_then(|host| NodeName::try_from(host).ok());
