@@ -21,6 +21,7 @@ start slurmd 1000; own=$!
 start slurmd unlimited; other=$!
 start slurmstepd 1000; step=$!
 PATH=$PWD/bin:$PATH SLURMINIT_CONFIG= "$0" jobs --node c1 account --held
+[ ! -e cancelled ] || wait "$own" # SIGKILL was sent, and takes effect later.
 for name in own other step; do
     case $(cut -d ' ' -f 3 "/proc/$((name))/stat" 2>/dev/null) in '' | Z | X) echo "$name ended" ;; *) echo "$name runs" ;; esac
 done
