@@ -126,7 +126,7 @@ fn text_shows_check_observation_and_fix_without_control_characters() {
 fn hung_checks_time_out_without_affecting_other_checks() {
     let names = ["ping", "munge", "address"];
     let container = names.into_iter().fold(container::Container::healthy(), container::Container::hangs);
-    let output = container.fault("init", "hang").command_as_json().args(["--timeout", "0.5"]).output().unwrap();
+    let output = container.fault("init", "hang").command_as_json().args(["--timeout", "3"]).output().unwrap();
     let report = report(&output);
     assert_eq!(report.of("address").verdict, "could-not-look");
     assert_eq!(report.of("controller").verdict, "fail");

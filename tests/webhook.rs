@@ -90,7 +90,7 @@ fn reports_http_error_redirect_and_closed_port_without_secret() {
 #[test]
 fn times_out_on_unresponsive_server() {
     let (url, server) = server("");
-    let text = error_text(&post(&url, "0.5"));
+    let text = error_text(&post(&url, "5"));
     assert!(text.contains("timeout"), "{text}");
     server.join().unwrap();
 }

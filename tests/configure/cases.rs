@@ -62,7 +62,7 @@ fn docker() -> Vec<(&'static str, Host)> {
         ("engine-stopped", two_h200().engine(&[], errors(stopped))),
         ("engine-stopped-before-20-10", Host::new().failure("docker", "info", 1, &format!("{stopped}\n"))),
         ("no-permission-on-the-socket", two_h200().engine(&[], errors(refused))),
-        ("engine-hangs", Host::with_docker(&["runc"]).hangs("info").argument(["--timeout", "0.5"])),
+        ("engine-hangs", Host::with_docker(&["runc"]).hangs("info").argument(["--timeout", "3"])),
         ("no-compose", Host::new().engine(&["runc"], json!({}))),
         ("old-compose", Host::new().engine(&["runc"], json!({})).answer("docker-compose", "compose-1", "1.25.5\n")),
         ("compose-1", Host::new().engine(&["runc"], json!({})).answer("docker-compose", "compose-1", "1.29.2\n")),

@@ -60,13 +60,13 @@ fn old_driver_reports_memory() {
 fn waits_for_slow_initialization_while_gpus_respond() {
     let detect = |toml: &str| {
         let machine = Machine::new(Some(toml)).with_devices(&[0, 1, 2, 3]);
-        let output = machine.command().args(["--json", "--timeout", "2"]).output().unwrap();
+        let output = machine.command().args(["--json", "--timeout", "3"]).output().unwrap();
         let inventory: Inventory = serde_json::from_slice(&output.stdout).unwrap();
         (inventory, String::from_utf8(output.stderr).unwrap())
     };
     let slow = |init_ms: u32| format!("[[gpu]]\ninit_ms = {init_ms}\n");
     // Each GPU stays within the timeout; the total exceeds it.
-    let (inventory, stderr) = detect(&slow(700).repeat(4));
+    let (inventory, stderr) = detect(&slow(900).repeat(4));
     assert_eq!(inventory.usable_gpus().count(), 4, "{stderr}");
     assert!(stderr.contains("3 of 4 NVIDIA GPUs initialized; waiting for GPU 3"), "{stderr}");
     // GPU 2 exceeds the timeout; the GPUs that responded before are reported in full.

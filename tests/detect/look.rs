@@ -31,8 +31,9 @@ fn samples_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec
         fs::rename(directory.path().join("new"), &machine).unwrap();
     };
     write(machines[0]);
+    // The interval is long enough to write the next machine before the next sample.
     let mut command = Command::new(harness::slurminit());
-    command.args(["look", "--vendor", "nvidia", "--interval-ms", "200"]).args(arguments);
+    command.args(["look", "--vendor", "nvidia", "--interval-ms", "2000"]).args(arguments);
     command.env("SLURMINIT_NVML_LIBRARY", &library).env("FAKE_NVML", &machine);
     let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();

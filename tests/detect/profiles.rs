@@ -41,7 +41,7 @@ fn sample(machine: &Machine, library: &PathBuf) -> Vec<(Identity, GpuSample)> {
 /// `rounds` samples of each GPU.
 fn samples(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity, GpuSample)> {
     let mut command = Command::new(harness::slurminit());
-    command.args(["look", "--vendor", "nvidia", "--interval-ms", "200", "--meters"]);
+    command.args(["look", "--vendor", "nvidia", "--interval-ms", "2000", "--meters"]);
     command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
     let mut child: Child = command.stdout(Stdio::piped()).spawn().unwrap();
     let (mut listed, mut samples) = (Vec::new(), Vec::new());

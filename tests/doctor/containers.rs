@@ -84,7 +84,7 @@ fn gpus() -> Vec<Case> {
         ("unknown-error", "device-rules", healthy().fault("init", "unknown")),
         ("device-does-not-open", "device-rules", healthy().without("dev/nvidia0").file("dev/nvidia0", "")),
         ("gpu-is-lost", "driver-answers", healthy().fault("uuid", "gpu-is-lost")),
-        ("driver-hangs", "driver-answers", healthy().fault("init", "hang").argument(&["--timeout", "1"])),
+        ("driver-hangs", "driver-answers", healthy().fault("init", "hang")),
         ("driver-crashes", "driver-answers", healthy().fault("count", "crash")),
         ("gpu-fell-off-the-bus", "driver-answers", healthy().device("dev/nvidia1")),
         ("kfd-without-gpu", "amd-devices", healthy().device("dev/kfd")),

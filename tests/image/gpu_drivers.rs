@@ -155,7 +155,7 @@ fn check_release_and_return(profile: &Profile) {
 /// Neither the log nor a webhook waits for Slurm.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reports_fault_within_two_seconds_while_slurmctld_is_stopped() {
+fn reports_fault_within_seconds_while_slurmctld_is_stopped() {
     let notify = "[[notify]]\ncommand = ['sh', '-c', 'date +%s%N >>/tmp/told; cat >>/tmp/told']\n\
                   [supervise]\nprobe_interval = 0\n";
     let (container, _config) = serve(2, notify);
@@ -163,17 +163,19 @@ fn reports_fault_within_two_seconds_while_slurmctld_is_stopped() {
     container.sh("kill -STOP $(pidof slurmctld)");
     // At the second fault the agent is already waiting for slurmctld.
     for (gpu, code, lines) in [(1, 79, 2), (0, 31, 4)] {
-        let begin = container.sh("date +%s%N").parse::<u64>().unwrap();
-        append(&container, &xid(gpu, code));
+        let change = "date +%s%N && mv /tmp/new /etc/fake-nvml.toml";
+        let line = format!("cp /etc/fake-nvml.toml /tmp/new && printf '{}' >>/tmp/new && {change}", xid(gpu, code));
+        let begin = container.sh(&line).parse::<u64>().unwrap();
         container.until(&format!("[ $(wc -l < /tmp/told) -ge {lines} ]"));
         let reported = container.sh(&format!("sed -n {}p /tmp/told", lines - 1)).parse::<u64>().unwrap();
         let took = Duration::from_nanos(reported.saturating_sub(begin));
-        assert!(took < Duration::from_secs(2), "XID {code}: {took:?}: {}", container.log());
-        assert!(container.log().contains(&format!("XID {code}")), "{}", container.log());
+        // A report that waits for slurmctld takes at least 10 s.
+        assert!(took < Duration::from_secs(5), "XID {code}: {took:?}: {}", container.log());
+        container.until_said(&format!("XID {code}"));
     }
     container.sh("kill -CONT $(pidof slurmctld)");
     let begin = Instant::now();
     container.until("scontrol show node | grep -q \"Reason=slurminit: GPU 1\"");
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
 }

@@ -205,6 +205,7 @@ fn notifies_commands_and_webhooks_as_unprivileged_user() {
     for gpu in 1..4 {
         append(&container, &xid(gpu, 79));
         container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{}$", 4 - gpu));
+        demand_reset(&container, gpu);
     }
     container.until("[ $(grep -c node /tmp/told) = 2 ]");
     let log = container.log();

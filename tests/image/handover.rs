@@ -41,13 +41,16 @@ fn commands(container: &Container) -> Vec<String> {
     lines.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
+/// Under load, scontrol can lose the reply ("Zero Bytes were transmitted or received").
+const RECONFIGURE: &str = "scontrol reconfigure || scontrol reconfigure";
+
 const UNTOUCHED: [&str; 3] = [r#""munged" "ready" 0"#, r#""slurmctld" "ready" 0"#, r#""slurmd" "ready" 0"#];
 
 #[track_caller]
 fn reconfigure_twenty_times(container: &Container) {
     let job = counting_job(container);
     for _ in 0..20 {
-        container.sh("scontrol reconfigure");
+        container.sh(RECONFIGURE);
     }
     container.until("sinfo --noheader --format=%T | grep -qx mixed");
     assert_eq!(daemons(container), UNTOUCHED, "{}", container.log());
@@ -64,12 +67,12 @@ fn twenty_reconfigurations_in_row_cause_no_restart_and_touch_no_job() {
     reconfigure_twenty_times(&container);
     let handed_over = container.records("unit-handed-over");
     let count = |unit: &str| handed_over.iter().filter(|record| record["unit"] == unit).count();
-    assert_eq!(count("slurmctld"), 20, "{handed_over:?}");
+    assert!(count("slurmctld") >= 20, "{handed_over:?}");
     // slurmctld does not wait for slurmd, so slurmd may merge consecutive requests.
-    assert!((1..=20).contains(&count("slurmd")), "{handed_over:?}");
+    assert!((1..=count("slurmctld")).contains(&count("slurmd")), "{handed_over:?}");
     // One process per daemon and no zombie.
     assert_eq!(commands(&container), ["slurmctld --systemd", "slurmd --systemd"]);
-    assert_eq!(container.sh("cat /proc/[0-9]*/status 2> /dev/null | grep -c '^State:.Z' || true"), "0");
+    container.until("! cat /proc/[0-9]*/status 2>/dev/null | grep -q ^State:.Z");
     let code = container.stop();
     assert_eq!(code, 0);
 }
@@ -93,8 +96,7 @@ fn reconfiguration_with_invalid_file_keeps_daemons_and_job() {
 
     // slurmctld accepts the file; slurmd rejects it.
     container.sh("cp /etc/slurm/gres.conf /tmp/gres && sed -i '$ s/$/ Count=7/' /etc/slurm/gres.conf");
-    // Under load, scontrol can lose the reply ("Zero Bytes were transmitted or received").
-    container.sh("scontrol reconfigure || scontrol reconfigure");
+    container.sh(RECONFIGURE);
     container.until_log("slurmd's failure", |log| {
         log.lines().any(|line| {
             line.contains(r#""source":"slurmd""#) && line.contains("Resuming operation, reconfigure failed")
@@ -103,7 +105,8 @@ fn reconfiguration_with_invalid_file_keeps_daemons_and_job() {
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
     assert_untouched(&container, &job);
 
-    container.sh("cp /tmp/gres /etc/slurm/gres.conf && scontrol reconfigure");
+    container.sh("cp /tmp/gres /etc/slurm/gres.conf");
+    container.sh(RECONFIGURE);
     assert_untouched(&container, &job);
     container.sh(&format!("scancel {job}"));
     assert_eq!(container.sh("srun --gres=gpu:1 echo works"), "works");
@@ -117,7 +120,7 @@ fn keeps_operators_command_and_user() {
     let directory = directory(&[("slurminit.toml", toml)]);
     let container = Image::new(DEMO).mount(directory.path(), "/config").json_log().serve();
     assert_eq!(commands(&container), ["slurmctld -D", "slurmd --systemd -v"]);
-    container.sh("scontrol reconfigure");
+    container.sh(RECONFIGURE);
     container.until_logged("unit-handed-over", Some("slurmd"));
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
 }
@@ -133,6 +136,9 @@ fn unresponsive_name_server_restarts_no_daemon() {
     server.until_said("listens");
     let address = docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &server.name]).ok();
     let container = Image::new(DEMO).with(["--dns", address.trim()]).serve();
-    container.sh("for i in 1 2; do scontrol reconfigure && srun true || exit; done");
+    for _ in 0..2 {
+        container.sh(RECONFIGURE);
+        container.sh("srun true");
+    }
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
 }

@@ -51,7 +51,7 @@ fn own_name_resolves_with_read_only_hosts_file() {
     let hosts = "127.0.0.1\tlocalhost\n";
     // The second srun waits for the first one's CPUs, and slurmctld then looks up the host that it runs on.
     let line = "srun hostname && srun hostname";
-    let (outcome, after) = run(hosts, "gpubox", "ro", &[], &["timeout", "9", "sh", "-c", line]);
+    let (outcome, after) = run(hosts, "gpubox", "ro", &[], &["timeout", "120", "sh", "-c", line]);
     assert_eq!((outcome.stdout.as_str(), after.as_str()), ("gpubox\ngpubox\n", hosts), "{outcome:?}");
     for message in [RETRY, "has no address", "Failed to lookup"] {
         assert!(!outcome.stderr.contains(message), "{message}: {outcome:?}");

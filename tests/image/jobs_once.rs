@@ -25,7 +25,7 @@ fn assert_job_runs_once(image: Image) {
     let container = image.with(["--hostname", "node1"]).json_log().mount(files.path(), "/config").serve();
     let printed = container.sh(r#". /config/library
         touch /tmp/ran; chmod 666 /tmp/ran
-        once="sbatch --parsable --no-requeue --output=/dev/null --begin=now+10"
+        once="sbatch --parsable --no-requeue --output=/dev/null --begin=now+30"
         $once --array=1-3 /config/job.sh >/dev/null
         saved "$($once /config/job.sh)"
         soon '[ "$(wc -l </tmp/ran)" = 4 ]'
@@ -113,7 +113,7 @@ fn array_task_started_before_container_kill_runs_once() {
     let first = cluster.serve();
     first.sh(r#". /config/library
         ran=/var/lib/slurm/ran; touch $ran; chmod 666 $ran
-        saved "$(sbatch --parsable --no-requeue --output=/dev/null --begin=now+12 --array=1-3 /config/job.sh)"
+        saved "$(sbatch --parsable --no-requeue --output=/dev/null --begin=now+30 --array=1-3 /config/job.sh)"
         soon '[ "$(wc -l <$ran)" = 3 ]'
         soon '[ "$(grep -c _ /var/lib/slurm/slurmctld/slurminit.begun)" = 3 ]'
         kill -STOP "$(pid slurmctld)"; cp -p /tmp/job_state $state"#);

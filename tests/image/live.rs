@@ -38,7 +38,7 @@ fn health_fails_with_reason_when_no_job_can_run() {
     // `health --wait` returns once the node is resumed.
     slurm("nodename=localhost state=drain reason=x");
     container.sh("(sleep 2; scontrol update nodename=localhost state=resume) & slurminit health --wait 20");
-    assert_eq!(container.exec(&["slurminit", "health", "--wait", "0.1"]).code, 0);
+    assert_eq!(container.exec(&["slurminit", "health", "--wait", "60"]).code, 0);
 }
 
 #[test]

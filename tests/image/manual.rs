@@ -83,7 +83,7 @@ fn assert_one_gpu(container: &Container) {
     }
     container.sh("sbatch --wait --gres=gpu:1 --output /dev/null --wrap true");
     assert_ne!(container.exec(&["srun", "--gres=gpu:2", "true"]).code, 0, "the node has one GPU");
-    assert_eq!(container.sh("sinfo --noheader -o %T"), "idle", "{}", log());
+    container.until("[ \"$(sinfo --noheader -o %T)\" = idle ]");
 }
 
 fn installed(container: &Container, name: &str) -> String {

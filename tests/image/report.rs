@@ -139,7 +139,7 @@ fn killed_container_loses_one_interval_of_a_report() {
     let start = run["start"].as_f64().unwrap();
     let measured = run["gpus"][0]["measured_ms"].as_f64().unwrap() / 1000.0;
     // slurmctld's times are whole seconds. The agent's restart leaves a gap of less than 3 intervals, which counts as measured time.
-    assert!((killed - start - measured).abs() <= 2.0, "{} s of {} s: {run:#}", measured, killed - start);
+    assert!((-2.0..=5.0).contains(&(killed - start - measured)), "{} s of {} s: {run:#}", measured, killed - start);
     // The next run of the job is added.
     container.until(&format!("slurminit report {job_id} --csv | grep -q ,RUNNING,2,"));
     assert_eq!(run["gpus"][0]["busy"].as_f64(), run["gpus"][0]["percent_ms"].as_f64().map(|ms| ms * 55.0), "{run:#}");
@@ -202,11 +202,13 @@ fn exactly_the_idle_jobs_are_warned_and_then_cancelled() {
     }
     let submit = |number: u32| {
         let user = ["alice", "bob"][(number % 2) as usize];
-        let line = "sbatch --parsable --gres=gpu:1 --output /tmp/out-%j --wrap 'exec sleep 600'";
+        let line = "sbatch --hold --parsable --gres=gpu:1 --output /tmp/out-%j --wrap 'exec sleep 600'";
         let id = docker(["exec", "--user", user, "--workdir", "/tmp", &container.name, "sh", "-c", line]).ok();
         id.trim().to_owned()
     };
     let ids: Vec<String> = (0..JOBS).map(submit).collect();
+    // Together, because the first idle jobs end after 40 s.
+    container.sh(&format!("scontrol release {}", ids.join(",")));
     container.until(&format!("[ $(squeue --noheader --states RUNNING | wc -l) = {JOBS} ]"));
     let gpu_of = |id: &String| -> u32 {
         let detail = container.sh(&format!("scontrol --details show job {id} | grep -o 'IDX:[0-9]*'"));

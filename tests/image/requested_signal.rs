@@ -29,7 +29,8 @@ fn program(name: &str, signals: &[&str], code: u8) -> String {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn stop_sends_requested_signal_before_term() {
     let slurm = Volume::new("state");
-    let shared = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:16\"\n";
+    // Long enough that even on a busy machine the commands before TERM take only a part of it.
+    let shared = "[supervise]\nstop_timeout = 30\n[jobs]\ngrace = 15\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:16\"\n";
     let config = directory(&[("slurminit.toml", shared)]);
     let cluster = Image::new(PLAIN)
         .with(["--hostname", "node1"])
@@ -69,7 +70,7 @@ fn stop_sends_requested_signal_before_term() {
     ] {
         // Requeued jobs must start at once, not after two minutes.
         let started_twice = format!("[ $(grep -cx up /var/lib/slurm/{name}) = 2 ]");
-        let outcome = second.wait_until(60, &started_twice);
+        let outcome = second.wait_until(110, &started_twice);
         assert_eq!(outcome.code, 0, "{name}: {log}\n{}\n{}", second.log(), show(&second, job));
         let shown = show(&second, job);
         assert!(shown.contains("JobState=RUNNING") && shown.contains("Restarts=1"), "{name}: {shown}");

@@ -28,7 +28,7 @@ fn exec(container: &Container, user: &str, line: &str) -> Outcome {
 /// The environment variables of a batch job.
 fn environment(container: &Container, user: &str, options: &str) -> BTreeMap<String, String> {
     let line = format!(
-        "out=$(mktemp) && MINE=here timeout 30 sbatch --quiet --wait --output=$out {options} --wrap env && cat $out; rm $out"
+        "out=$(mktemp) && MINE=here timeout 120 sbatch --quiet --wait --output=$out {options} --wrap env && cat $out; rm $out"
     );
     let text = exec(container, user, &line).ok();
     text.lines()
@@ -162,7 +162,7 @@ fn requests_of_unprivileged_user_crash_no_daemon() {
     let count = REQUESTS.lines().filter(|line| !line.is_empty()).count();
     assert_eq!(outcome.stdout.trim(), format!("{count} requests"));
     container.sh("! test -e /tmp/mailed");
-    assert_eq!(exec(&container, "alice", "timeout 30 srun id -un").ok(), "alice\n");
+    assert_eq!(exec(&container, "alice", "timeout 120 srun id -un").ok(), "alice\n");
     assert_eq!(daemons(&container), pids);
 }
 

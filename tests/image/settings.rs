@@ -84,7 +84,7 @@ fn finds_node_with_own_name_only_by_that_name() {
         assert!(typo.code != 0 && typo.stderr.contains("Invalid node name"), "{typo:?}");
         let typo = container.exec(&["scontrol", "update", "nodename=typo", "state=drain", "reason=x"]);
         assert!(typo.code != 0 && typo.stderr.contains("Invalid node name"), "{typo:?}");
-        assert_eq!(container.sh("sinfo --noheader --format='%N %T'"), "gpu1 idle");
+        container.until("[ \"$(sinfo --noheader --format='%N %T')\" = 'gpu1 idle' ]");
     }
 }
 

@@ -87,6 +87,7 @@ fn simulates_and_accounts_heterogeneous_nodes() {
     assert_eq!(container.sh("srun --gres=gpu:simulated:1 printenv SLURMD_NODENAME"), "small");
     let status = container.sh("slurminit status");
     assert!(status.contains("5 SIMULATED") && status.contains("small"), "{status}");
+    container.until("[ \"$(sacct --noheader --allocations --format State | grep -c COMPLETED)\" = 2 ]");
     let ended = container.sh("sacct --noheader --parsable2 --allocations --format NodeList,State");
     assert_eq!(ended, "big[01-02]|COMPLETED\nsmall|COMPLETED");
     // A reload can change the resources of a node, but not the set of nodes.

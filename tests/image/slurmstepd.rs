@@ -119,7 +119,7 @@ fn job_whose_slurmstepd_was_killed_is_requeued_or_ends_and_frees_its_gpu() {
     let comment = container.sh(&format!("squeue --noheader --states=all --jobs={once} --Format=admin_comment:128"));
     assert!(comment.starts_with("slurminit: "), "{comment}");
     cluster.as_user("alice", "timeout 60 srun --gres=gpu:1 true");
-    assert_eq!(container.sh("sinfo --noheader --format=%T%E"), "mixednone");
+    container.until("[ \"$(sinfo --noheader --format=%T%E)\" = mixednone ]");
     let mut found = cluster.found();
     found.sort();
     assert_eq!(found, [again.as_str(), &once], "{}", container.log());

@@ -330,7 +330,8 @@ fn is_not_ready_while_test_job_fails() {
     script(&files, "prolog", "#!/bin/sh\n");
     container.sh("slurminit resume box");
     container.until_log("the TaskProlog", |log| log.contains("/config/slurm.conf:14: "));
-    container.until("sinfo --noheader --format=%E | grep -q \"test job: TaskProlog\"");
+    // srun's error, if slurmstepd's message did not reach srun before the step ended.
+    container.until("sinfo --noheader --format=%E | grep -qE \"test job: .*(TaskProlog|Exited with exit code)\"");
     assert_eq!(container.sh("squeue --noheader"), "");
     let waiting = container.sh("sbatch --parsable --output /dev/null --wrap true");
     script(&files, "task", "#!/bin/sh\n");

@@ -26,7 +26,7 @@ impl Notebook {
         let respond =
             format!("sed '/Connection: close/q' >>\"$here/requests\"; printf '{}'", responses.escape_default());
         let serve = "read token; printf %s \"$token\" >\"$here/token\"; printf %s \"$PWD\" >\"$here/directory\"; \
-                     printf '%s\\n' \"$@\" | tail -n 5 >\"$here/options\"; read line <\"$here/end\"; exit 3";
+                     printf '%s\\n' \"$@\" | tail -n 5 >\"$here/new\"; mv \"$here/new\" \"$here/options\"; read line <\"$here/end\"; exit 3";
         let fake = with_job(Fake::new().script("scancel *", "echo >\"$here/end\""), "RUNNING")
             .reply(SESSIONS, &[&listed(&[("70", "RUNNING", "session/x")])])
             .reply("sbatch *", &["70\n"])
@@ -47,6 +47,10 @@ impl Notebook {
     fn url(&mut self) -> (String, u16) {
         let mut line = String::new();
         BufReader::new(self.process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        // The server and the connection that checks it are separate processes.
+        while !self.fake.path("options").exists() {
+            std::thread::yield_now();
+        }
         let (url, token) = line.trim().split_once("/lab?token=").unwrap();
         assert_eq!(token, self.read("token"));
         (url.to_owned(), url.rsplit(':').next().unwrap().parse().unwrap())

@@ -8,10 +8,10 @@ pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
 }
 
-/// A daemon that logs its start with its name and PID, and its stop on SIGTERM.
+/// A daemon that logs its start with its name and PID, and its stop on SIGTERM, which slurminit repeats.
 const DAEMON: &str = r#"#!/bin/sh
 name=$1; log=$2/events
-trap 'echo stop $name >> $log; exit 0' TERM
+trap 'trap "" TERM; echo stop $name >> $log; exit 0' TERM
 echo start $name $$ >> $log
 while :; do sleep 1000 & wait; done
 "#;
@@ -182,7 +182,7 @@ fn restart_waits_for_port_held_by_child_of_killed_daemon() {
     // The kernel releases the memory of a dead process before its port, so the large child delays the release.
     let script = r#"use Socket; socket(S, PF_INET, SOCK_STREAM, 0); setsockopt(S, SOL_SOCKET, SO_REUSEADDR, 1);
         bind(S, sockaddr_in(PORT, INADDR_LOOPBACK)) or die; listen(S, 9);
-        if (!fork) { $x = "x" x 6e7; open(F, ">>", "DIR/held"); print F "held\n"; close(F) } sleep 1000"#;
+        if (!fork) { $x = "x" x 1e7; open(F, ">>", "DIR/held"); print F "held\n"; close(F) } sleep 1000"#;
     let script = script.replace("PORT", &port.to_string());
     let daemon = format!(
         "[daemon.slurmctld]\nuser = 'root'\nliveness = 'off'\nreadiness = {{ port = {port} }}\n\

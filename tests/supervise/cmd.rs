@@ -43,8 +43,8 @@ fn forwards_signals_to_command() {
     let caught = (1..=64).filter(|s| ![9, 17, 19, 20, 21, 22, 32, 33].contains(s)).collect::<Vec<i32>>();
     // Python, because a shell cannot trap SIGSEGV or real-time signals. It polls, because Python runs handlers between
     // calls: a signal just before signal.pause() would stay unhandled until the next one.
-    let script = "import signal, sys, time\n\
-        def say(number, frame):\n    print(number, flush=True)\n\
+    let script = "import os, signal, sys, time\n\
+        def say(number, frame):\n    os.write(1, b'%d\\n' % number)\n\
         for s in map(int, sys.argv[1].split(',')): signal.signal(s, say)\n\
         print('set', flush=True)\n\
         while True: time.sleep(0.01)";

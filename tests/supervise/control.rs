@@ -99,11 +99,17 @@ fn restart_reports_crash_loop_and_retries_given_up_unit() {
 
 #[test]
 fn stop_command_shuts_down_like_sigterm() {
-    let cluster = Cluster::new("");
+    // The last daemon stays until the client has ended, because the stop ends all processes of the container.
+    let cluster = Cluster::new(
+        "[daemon.munged]\nuser = 'root'\nreadiness = 'started'\nliveness = 'off'\ncommand = ['sh', '-c', '''\n\
+         trap \"trap : TERM; until [ -e DIR/go ]; do sleep 0.01; done; echo stop munged >> DIR/events; exit 0\" TERM\n\
+         echo start munged >> DIR/events; while :; do sleep 0.1; done''']\n",
+    );
     let init = cluster.start();
     cluster.wait_until_ready();
     wait_for("three starts", || (cluster.transitions().len() == 3).then_some(()));
     let stop = verb(&cluster, &["stop"]);
+    fs::write(cluster.path("go"), "").unwrap();
     assert_eq!((stop.code, stop.stdout.as_str()), (0, "stopping the container\n"), "{}", stop.stderr);
     let end = init.end();
     assert_eq!(end.code, 0, "{}", end.stderr);
@@ -171,6 +177,7 @@ fn logs_follow_continues_across_restart_until_sigint() {
     for round in 0..3 {
         write_line(&format!("round {round}"));
         wait_for_output(&format!("api: round {round}"));
+        wait_for("the restart", || (cluster.unit("api")["restarts"] == round + 1).then_some(()));
     }
     // PID 1 sleeps while there is no output.
     let switches = || status_field(init.pid, "voluntary_ctxt_switches").unwrap().parse::<u64>().unwrap();

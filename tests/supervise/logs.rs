@@ -9,11 +9,17 @@ fn chatty(script: &str) -> Cluster {
     Cluster::new(&format!("[[service]]\nname = 'chatty'\ncommand = ['sh', '-c', '{script}']\nrestart = 'never'\n"))
 }
 
+/// Waits for the exit of the service. The status reports it only after the service's output was read.
+fn wait_for_last_line(cluster: &Cluster) {
+    cluster.wait_until_ready();
+    wait_for("the exit", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
+}
+
 #[test]
 fn lines_have_unit_name_and_level() {
     let cluster = chatty("echo chatty: error: too hot >&2; printf no-end-of-line");
     let init = cluster.start();
-    cluster.wait_until_ready();
+    wait_for_last_line(&cluster);
     init.signal(15);
     let end = init.end();
     assert!(end.stderr.lines().any(|line| line.ends_with("error chatty: too hot")), "{}", end.stderr);
@@ -27,7 +33,7 @@ fn json_log_has_one_object_per_line() {
     let mut command = cluster.command(&[]);
     command.env("SLURMINIT_LOG_FORMAT", "json");
     let init = Init::start(command);
-    cluster.wait_until_ready();
+    wait_for_last_line(&cluster);
     init.signal(15);
     let end = init.end();
     let objects: Vec<serde_json::Value> =
@@ -38,13 +44,14 @@ fn json_log_has_one_object_per_line() {
 #[test]
 fn line_of_one_mebibyte_is_not_split() {
     let cluster = chatty("head -c 1048576 /dev/zero | tr \"\\\\0\" x; echo");
-    let init = cluster.start();
-    cluster.wait_until_ready();
-    // The status reports the exit of a service only after its output was read.
-    wait_for("the exit", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
+    let mut init = cluster.start();
+    // At its exit, slurminit waits for the log's reader for only 0.2 s, so the reader must keep up.
+    let log = text_of(init.unshare.stderr.take());
+    wait_for_last_line(&cluster);
     init.signal(15);
-    let end = init.end();
-    let line = end.stderr.lines().find(|line| line.contains(" chatty: ")).unwrap();
+    exit(&mut init.unshare);
+    let log = log.join().unwrap();
+    let line = log.lines().find(|line| line.contains(" chatty: ")).unwrap();
     assert_eq!(line.matches('x').count(), 1 << 20);
 }
 
@@ -65,8 +72,7 @@ fn bounds_memory_of_unread_log_and_reports_dropped_lines() {
     let cluster =
         chatty("i=0; while [ $i -lt 400 ]; do head -c 65536 /dev/zero | tr \"\\\\0\" x; echo; i=$((i+1)); done");
     let mut init = cluster.start_with_json_log();
-    cluster.wait_until_ready();
-    wait_for("25 MB of log", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
+    wait_for_last_line(&cluster);
     let resident = kib(init.pid, "VmRSS");
     assert!(resident < 32 * 1024, "{resident} KiB resident for 25 MB of unread log");
     let mut stderr = init.unshare.stderr.take().unwrap();
@@ -101,6 +107,7 @@ fn message_of_daemon_is_read_whole_from_pipe_for_64_messages() {
     let pipe = fs::File::open(format!("/proc/{}/fd/2", cluster.pid_of(&init, "slurmctld"))).unwrap();
     assert_eq!(nix::fcntl::fcntl(&pipe, nix::fcntl::FcntlArg::F_GETPIPE_SZ).unwrap(), 64 * 4096);
     drop(pipe);
+    wait_for("the start", || cluster.transitions().contains(&"start slurmctld".to_owned()).then_some(()));
     init.signal(15);
     let log = init.end().stderr;
     let expected = format!(" slurmctld: {}... (1976 more bytes)", "0".repeat(1024));

@@ -222,7 +222,7 @@ fn log_states(cluster: &Cluster, then: &str) {
 
 #[test]
 fn reload_refused_by_hanging_check_closes_no_partition() {
-    let cluster = cluster(&format!("{QUIET}prepare_timeout = 3\n"), "exec sleep 1000");
+    let cluster = cluster(&format!("{QUIET}prepare_timeout = 12\n"), "exec sleep 1000");
     log_states(&cluster, "");
     let init = serve(&cluster);
     append(&cluster, "[[partition]]\nname = 'short'\n");

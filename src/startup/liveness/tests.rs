@@ -9,13 +9,20 @@ fn unit() -> UnitId {
     serde_json::from_str("7").unwrap()
 }
 
-/// Tests a process with these commands.
+/// A time limit for commands that answer: the load of the machine must not matter.
+const LONG: u64 = 60_000;
+
+/// Tests a process with these commands, which have half a second.
 fn liveness(commands: &[&[&str]], pid: u32) -> Liveness {
+    liveness_within(500, commands, pid)
+}
+
+fn liveness_within(timeout_ms: u64, commands: &[&[&str]], pid: u32) -> Liveness {
     let check = LivenessCheck {
         unit: unit(),
         pid: i32::try_from(pid).unwrap(),
         commands: commands.iter().map(|command| words(command)).collect(),
-        timeout_ms: 500,
+        timeout_ms,
         has_clients: false,
         connects_to_steps: false,
         user: None,
@@ -59,19 +66,21 @@ impl Drop for Sleeper {
 
 #[test]
 fn pipes_output_to_next_command() {
-    assert_eq!(liveness(&[&["printf", "a\\n"], &["grep", "-q", "a"]], std::process::id()), Liveness::Answers);
+    let commands: &[&[&str]] = &[&["printf", "a\\n"], &["grep", "-q", "a"]];
+    assert_eq!(liveness_within(LONG, commands, std::process::id()), Liveness::Answers);
 }
 
 #[test]
 fn reason_has_timeout_or_message() {
     let idle = Sleeper::new(&["sleep", "60"]);
+    wait_for_state(idle.0.id(), 'S');
     // On a fully loaded machine, an idle process cannot be recognized as idle.
-    let why = |commands: &[&[&str]]| match liveness(commands, idle.0.id()) {
+    let why = |timeout_ms, commands: &[&[&str]]| match liveness_within(timeout_ms, commands, idle.0.id()) {
         Liveness::Silent(why) | Liveness::Slow(why) => why,
         other => panic!("{other:?}"),
     };
-    assert!(why(&[&["sleep", "60"]]).starts_with("no answer within 0.5 s"));
-    let refused = why(&[&["sh", "-c", "echo refused >&2; exit 3"]]);
+    assert!(why(500, &[&["sleep", "60"]]).starts_with("no answer within 0.5 s"));
+    let refused = why(5_000, &[&["sh", "-c", "echo refused >&2; exit 3"]]);
     assert!(refused.contains("refused"), "{refused}");
 }
 
@@ -155,21 +164,22 @@ fn retries_after_refusal() {
     let directory = tempfile::tempdir().unwrap();
     let flag = directory.path().join("flag").display().to_string();
     let script = format!("test -e {flag} && exit 0; touch {flag}; exit 1");
-    assert_eq!(liveness(&[&["sh", "-c", &script]], std::process::id()), Liveness::Answers);
+    assert_eq!(liveness_within(LONG, &[&["sh", "-c", &script]], std::process::id()), Liveness::Answers);
 }
 
 #[test]
 fn fatal_command_error_is_unknown() {
     let idle = Sleeper::new(&["sleep", "60"]);
+    wait_for_state(idle.0.id(), 'S');
     let directory = tempfile::tempdir().unwrap();
     let scontrol = directory.path().join("scontrol");
-    let liveness_of = |line: &str| {
+    let liveness_of = |timeout_ms, line: &str| {
         std::fs::write(&scontrol, format!("echo 'scontrol: error: no such key' >&2; echo '{line}' >&2; exit 1\n"))
             .unwrap();
-        liveness(&[&["sh", scontrol.to_str().unwrap()]], idle.0.id())
+        liveness_within(timeout_ms, &[&["sh", scontrol.to_str().unwrap()]], idle.0.id())
     };
-    assert!(matches!(liveness_of("Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
-    let Liveness::Unknown(why) = liveness_of("sh: fatal: Unable to process configuration file") else {
+    assert!(matches!(liveness_of(500, "Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
+    let Liveness::Unknown(why) = liveness_of(LONG, "sh: fatal: Unable to process configuration file") else {
         panic!("expected Unknown")
     };
     assert!(why.ends_with("no such key"), "the first line is the cause: {why}");

@@ -104,18 +104,20 @@ fn steps() -> Attack {
     }
 }
 
-/// Each connection to a slurmstepd creates a thread that runs as root. Some connections succeed before a new socket is closed to users: the more
-/// steps there are, the more connections. Without the protection all 270 would succeed within one step.
+/// Each connection to a slurmstepd creates a thread that runs as root. Some connections to each job succeed before its sockets are closed to users.
+/// Without the protection all 270 would succeed within one job.
 fn slurmstepd() -> Attack {
     let script = r#"exec perl -MSocket -e '
-        my @held; my $job = 1; my $directory = "/var/lib/slurm/slurmd";
+        my @held; my %of; my $most = 0; my $job = 1; my $directory = "/var/lib/slurm/slurmd";
         while (1) {
             for my $id ($job .. $job + 3) { for my $step (0, 4294967291, 4294967292) {
                 socket(my $new, AF_UNIX, SOCK_STREAM, 0) or next;
-                if (@held < 270 && connect($new, pack_sockaddr_un("$directory/localhost_$id.$step"))) { push @held, $new }
+                if (@held < 270 && connect($new, pack_sockaddr_un("$directory/localhost_$id.$step"))) {
+                    push @held, $new; $most = $of{$id} if ++$of{$id} > $most;
+                }
             } }
             $job = $job < 200 && -e "$directory/localhost_" . ($job + 3) . ".0" ? $job + 1 : $job;
-            if (@held != $last || !$tried++) { $last = @held; open F, ">", "/tmp/tries"; print F scalar(@held), "\n"; close F }
+            if ($most != $last || !$tried++) { $last = $most; open F, ">", "/tmp/new"; print F "$most\n"; close F; rename "/tmp/new", "/tmp/tries" }
         }'"#;
     let root_loop = "as_bob srun --mem=16 sleep 0.5 || harm a step of bob";
     Attack {

@@ -29,5 +29,5 @@ fn copies_one_gigabyte_with_rsync_and_sftp() {
         "rsync --archive --delete --stats tree/ gpu:copied | sed -n 's/^Number of regular files transferred: //p'";
     assert_eq!([copy, copy].map(|line| site.login("alice", line).ok()), ["200\n", "0\n"]);
     site.login("alice", "diff -r tree copied").ok();
-    site.wait_until_free(Duration::from_secs(20));
+    site.wait_until_free(Duration::from_secs(60));
 }

@@ -46,9 +46,11 @@ pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
         let steps = client.output("squeue", &["--steps", "--noheader", "--format=%i", "--jobs", &job]);
         let steps = steps.map(|steps| steps.lines().filter_map(number).collect());
         lifetime.set_steps(steps.as_ref().ok(), Instant::now());
-        if warns_at.is_some_and(|at| unix() >= at) {
+        // A session without a terminal is warned as soon as it has one.
+        if warns_at.is_some_and(|at| unix() >= at)
+            && warn(&job, end.unwrap_or_default().saturating_sub(unix()).div_ceil(60))
+        {
             warns_at = None;
-            warn(&job, end.unwrap_or_default().saturating_sub(unix()).div_ceil(60));
         }
     }
     remove_files(Path::new("/tmp"), &job);
@@ -115,16 +117,18 @@ fn number(step: &str) -> Option<u32> {
     step.trim().rsplit_once('.')?.1.parse().ok()
 }
 
-/// Writes a warning to the terminals of the job's processes.
-fn warn(job: &str, minutes: u64) {
+/// Writes a warning to the terminals of the job's processes. Returns whether there are any.
+fn warn(job: &str, minutes: u64) -> bool {
     let text = format!("\r\nslurminit: job {job} reaches its time limit in {minutes} min; save your work\r\n");
-    for terminal in terminals(job) {
+    let terminals = terminals(job);
+    for terminal in &terminals {
         let mut options = fs::OpenOptions::new();
         options.write(true).custom_flags((OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits());
         if let Ok(mut file) = options.open(terminal) {
             let _ = file.write_all(text.as_bytes());
         }
     }
+    !terminals.is_empty()
 }
 
 /// The terminals of this user's processes that have the job's ID in their environment.
@@ -236,11 +240,11 @@ mod tests {
         let [one, other] = [0; 2].map(|_| pty.slave.try_clone().unwrap());
         let (null, job) = (fs::File::open("/dev/null").unwrap(), format!("4712{}", std::process::id()));
         with_process(&job, null, || {
-            assert_eq!(terminals(&job), [""; 0].map(PathBuf::from));
+            assert!(!warn(&job, 10), "no process has a terminal yet");
             with_process(&job, one, || {
                 with_process(&job, other, || {
                     assert_eq!(terminals(&job), [name]);
-                    warn(&job, 10);
+                    assert!(warn(&job, 10));
                 });
             });
         });

@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn socket_of_earlier_start_is_no_evidence() {
-        let now = tempfile::NamedTempFile::new().unwrap().as_file().metadata().unwrap().modified().unwrap();
-        let made = |seconds| now - Duration::from_secs(seconds);
+        let made =
+            |seconds| SystemTime::UNIX_EPOCH + SystemTime::UNIX_EPOCH.elapsed().unwrap() - Duration::from_secs(seconds);
         let socket =
             |seconds| Socket { path: PathBuf::new(), job: "7".to_owned(), step: 0, inode: 1, made: made(seconds) };
         let held_by = Holder::Script { node: "node".to_owned() };
