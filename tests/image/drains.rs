@@ -65,13 +65,13 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     container.stop();
     docker(["start", &container.name]).ok();
     // The agent starts last.
-    container.until("pgrep -f \"slurminit agent\" && sinfo --noheader --format %T | grep -qx fail");
+    container.until("pgrep -f \"^[^ ]*slurminit agent\" && sinfo --noheader --format %T | grep -qx fail");
     assert_eq!(node(&container), "fail|disk", "{}", container.log());
 
     // An administrator sets a reason that slurmctld itself uses.
     container.sh("scontrol update nodename=localhost state=resume");
     container.sh("scontrol update nodename=localhost state=drain reason='Low CPUs'");
     docker(["restart", &container.name]).ok();
-    container.until("pgrep -f \"slurminit agent\" && sinfo --noheader --format %T | grep -qx drained");
+    container.until("pgrep -f \"^[^ ]*slurminit agent\" && sinfo --noheader --format %T | grep -qx drained");
     assert_eq!(node(&container), "drained|Low CPUs", "{}", container.log());
 }

@@ -133,7 +133,7 @@ fn linked_commands_pass_arguments_signals_and_exit_codes() {
         "PATH_salloc --no-shell --no-such-option",
         "PATH_sbatch /no/such/file",
         "PATH_srun --version",
-        "PATH_srun sleep 30 & pid=$!; until pgrep -x -f 'sleep 30' >/dev/null; do sleep 0.1; done; kill -TERM $pid; wait $pid",
+        "PATH_srun sleep 30 & pid=$!; until pgrep -f '^[^ ]*sleep 30$' >/dev/null; do sleep 0.1; done; kill -TERM $pid; wait $pid",
     ] {
         let (linked, own) = both(line);
         assert_eq!((linked.code, &linked.stdout), (own.code, &own.stdout), "{line}: {linked:?} {own:?}");

@@ -91,8 +91,8 @@ impl Container {
 
     /// Waits until a shell condition holds in the container. The code is 124 after the timeout.
     pub(crate) fn wait_until(&self, seconds: u32, condition: &str) -> Outcome {
-        let line = format!("timeout {seconds} sh -c 'until {condition}; do sleep 0.2; done'");
-        self.exec(&["sh", "-c", &line])
+        let line = "until eval \"$0\"; do sleep 0.2; done";
+        self.exec(&["timeout", &seconds.to_string(), "sh", "-c", line, condition])
     }
 
     /// Waits until a shell condition holds in the container. Panics after three minutes.

@@ -69,8 +69,7 @@ fn controller_killed_after_lost_gpu_recovers_gpu_count() {
     compute.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     let assert_idle_with = |gpus: u32, seconds: u32| {
         let line = format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:{gpus}$\"");
-        let line = format!("timeout {seconds} sh -c 'until {line}; do sleep 0.2; done'");
-        let outcome = cluster.controller.exec(&["sh", "-c", &line]);
+        let outcome = cluster.controller.wait_until(seconds, &line);
         let log = || format!("{}\n{}", cluster.controller.log(), compute.log());
         assert_eq!(outcome.code, 0, "{gpus} GPUs: {}\n{}", cluster.nodes(), log());
     };
