@@ -163,6 +163,12 @@ impl NodeReport {
         self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(prefix)
     }
 
+    /// Whether the node is drained, by slurminit or slurmctld, with a reason that has this prefix. The node need not respond: after a resume or a
+    /// restart of slurmctld it counts as not responding for a moment.
+    pub fn is_drained_for(&self, prefix: &str) -> bool {
+        self.is_drained() && self.is_repaired() && self.reason.starts_with(prefix)
+    }
+
     /// Whether the node was closed by an administrator, or for a cause that no start fixes. In that case, its reason must not be overwritten.
     /// slurminit never sets the state FAIL, and a drain would replace that state.
     pub fn is_permanently_closed(&self) -> bool {
@@ -313,6 +319,11 @@ mod tests {
             assert_eq!(verdict(&format!("drained root|{reason}")), NodeVerdict::Repaired, "{reason}");
         }
         assert_eq!(verdict("drained* root|Low CPUs"), NodeVerdict::NotYet);
+        let is_drained_for = |line, prefix| NodeReport::parse(line).unwrap().is_drained_for(prefix);
+        assert!(is_drained_for("drained* root|slurminit: GPU 1 is lost", GPU_REASON));
+        assert!(!is_drained_for("drained root|slurminit: GPU 1 is lost", MEMORY_REASON));
+        assert!(!is_drained_for("down* root|slurminit: GPU 1 is lost", GPU_REASON));
+        assert!(!is_drained_for("drained root|Low CPUs", "Low"));
         assert_eq!(verdict("idle- root|none"), NodeVerdict::Usable);
     }
 

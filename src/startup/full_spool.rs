@@ -69,7 +69,7 @@ fn resume(prepared: &Prepared) -> anyhow::Result<()> {
     let is_drained = client
         .node_reports(node)?
         .iter()
-        .any(|report| report.reason == SPOOL_FULL_REASON && report.has_drain_reason(SPOOL_FULL_REASON));
+        .any(|report| report.reason == SPOOL_FULL_REASON && report.is_drained_for(SPOOL_FULL_REASON));
     if is_drained {
         client.update_node(node, &["state=resume"])?;
         report::info(message!(

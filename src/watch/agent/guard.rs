@@ -184,7 +184,7 @@ impl Watch {
                     true => report::info(message!(kind, "{subject} recovered; node resumed", subject)),
                     false => report::info(message!(
                         kind,
-                        "{subject} recovered; node not resumed: it does not respond, or is no longer drained for that reason",
+                        "{subject} recovered; node not resumed: it is no longer drained for that reason",
                         subject
                     )),
                 }
@@ -367,11 +367,13 @@ mod tests {
 
     #[test]
     fn continues_drain_of_earlier_agent() {
-        let mut watch = watch(Resource::Memory);
-        let slurm =
-            FakeSlurm::new(&[("sinfo", Ok("drained root|slurminit: memory is low")), ("scontrol update", Ok(""))]);
-        watch.step(&Client::with_runner(&slurm.run()), 0, &free(80));
-        assert_eq!(slurm.commands("scontrol"), ["scontrol update nodename=c1 state=undrain"]);
+        // After a resume or a restart of slurmctld, the node does not respond for a moment.
+        for report in ["drained root|slurminit: memory is low", "draining* root|slurminit: memory is low"] {
+            let mut watch = watch(Resource::Memory);
+            let slurm = FakeSlurm::new(&[("sinfo", Ok(report)), ("scontrol update", Ok(""))]);
+            watch.step(&Client::with_runner(&slurm.run()), 0, &free(80));
+            assert_eq!(slurm.commands("scontrol"), ["scontrol update nodename=c1 state=undrain"], "{report}");
+        }
     }
 
     #[test]

@@ -30,12 +30,12 @@ pub(super) fn resume(slurm: &Client, node: &str) -> Result<(), String> {
     resume_from(slurm, node, GPU_REASON).map(drop)
 }
 
-/// Removes a drain whose reason has this prefix. Returns `false` if the node has no such drain, or does not respond.
+/// Removes a drain whose reason has this prefix. Returns `false` if the node has no such drain.
 pub(super) fn resume_from(slurm: &Client, node: &str, reason: &str) -> Result<bool, String> {
     let Some(report) = report(slurm, node) else {
         return Err("slurmctld does not respond, or does not list the node".to_owned());
     };
-    if !report.has_drain_reason(reason) {
+    if !report.is_drained_for(reason) {
         return Ok(false);
     }
     // `resume` would also end a DOWN state, a reboot or a power-down with another cause. `undrain` does not remove the reason, and
@@ -43,9 +43,9 @@ pub(super) fn resume_from(slurm: &Client, node: &str, reason: &str) -> Result<bo
     update(slurm, node, &["state=undrain"]).map(|()| true)
 }
 
-/// Whether the node responds, and is drained with a reason that has this prefix. `None` if slurmctld does not respond or does not list the node.
+/// Whether the node is drained with a reason that has this prefix. `None` if slurmctld does not respond or does not list the node.
 pub(super) fn is_drained_for(slurm: &Client, node: &str, reason: &str) -> Option<bool> {
-    report(slurm, node).map(|report| report.has_drain_reason(reason))
+    report(slurm, node).map(|report| report.is_drained_for(reason))
 }
 
 /// Drains the node: the reason is `prefix` and `why`. A node that already accepts no jobs is not changed. Returns whether the node is drained
@@ -55,7 +55,7 @@ pub(super) fn drain_for(slurm: &Client, node: &str, prefix: &str, why: &str) -> 
         return Err("slurmctld does not respond, or does not list the node".to_owned());
     };
     if report.state.starts_with("drain") || report.is_closed_externally() {
-        return Ok(report.has_drain_reason(prefix));
+        return Ok(report.is_drained_for(prefix));
     }
     update(slurm, node, &["state=drain", &format!("reason={prefix}{why}")]).map(|()| true)
 }
@@ -194,7 +194,9 @@ mod tests {
     #[test]
     fn resume_removes_only_drain_for_gpu() {
         let resumed = |report: &str| with_node(report, Ok(""), |slurm| resume(slurm, "c1").is_ok());
-        assert_eq!(resumed("drained root|slurminit: GPU 1 is lost"), (true, vec!["state=undrain".to_owned()]));
+        for report in ["drained root|slurminit: GPU 1 is lost", "draining* root|slurminit: GPU 1 is lost"] {
+            assert_eq!(resumed(report), (true, vec!["state=undrain".to_owned()]), "{report}");
+        }
         for report in ["drained root|slurminit: memory is low", "drained root|fan", "idle root|none"] {
             assert_eq!(resumed(report), (true, vec![]), "{report}");
         }
@@ -215,6 +217,7 @@ mod tests {
         for (report, expected, updates) in [
             ("idle root|none", (Some(true), Some(false)), drain()),
             ("drained root|slurminit: memory is low", (Some(true), Some(true)), vec![]),
+            ("drained* root|slurminit: memory is low", (Some(true), Some(true)), vec![]),
             ("draining root|slurminit: GPU 1 is lost", (Some(false), Some(false)), vec![]),
             ("down root|broken", (Some(false), Some(false)), vec![]),
             ("", (None, None), vec![]),

@@ -20,7 +20,7 @@ fn compute_loses_and_regains_one_gpu_without_intervention() {
     append(&compute, &fault("handle", 3, "gpu-is-lost"));
     until_node("c1 draining gpu:nvidia:4");
     let reason = cluster.controller.sh("sinfo --noheader --format %E");
-    assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): "), "{reason}");
+    assert!(reason.starts_with("slurminit: GPU 3 (/dev/nvidia3): "), "{reason}");
     // A job that is pending for this node survives the node's deletion.
     let waiting = cluster.submit("--nodelist c1 --gres=gpu:3 --mem 100");
     let before = cluster.controller.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
