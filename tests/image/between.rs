@@ -5,6 +5,7 @@
 
 mod lab;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -245,15 +246,22 @@ fn new_key() -> CaseResult {
     CaseResult { outcome: format!("works {} after the first restart", seconds(took)), jobs: "go on" }
 }
 
+/// A daemon without root's rights does not inherit the container's variables.
+const FAKETIME_FOR_MUNGED: &str = "[daemon.munged.env]\nLD_PRELOAD = '/usr/lib/libfaketime.so'\n\
+    FAKETIME_TIMESTAMP_FILE = '/clock/offset'\nFAKETIME_NO_CACHE = '1'\nFAKETIME_DONT_FAKE_MONOTONIC = '1'\n\
+    FAKETIME_DISABLE_SHM = '1'\n";
+
 fn clock(by: &str) -> CaseResult {
     crate::long::faults::surroundings::build();
     let lab = Lab::new(1);
-    let offset = directory(&[("offset", by)]);
+    let offset = directory(&[("offset", by), ("slurminit.toml", FAKETIME_FOR_MUNGED)]);
+    std::fs::set_permissions(offset.path(), std::fs::Permissions::from_mode(0o755)).expect("readable for munged");
     let skewed = lab
         .cluster
         .member(&format!("{PLAIN}-clock"), "compute", "c2")
         .with(["--env", "FAKETIME_TIMESTAMP_FILE=/clock/offset"])
         .mount(offset.path(), "/clock")
+        .mount(&offset.path().join("slurminit.toml"), "/config/slurminit.toml")
         .json_log()
         .start();
     let reported = skewed.until_logged("waiting-for-controller", None);

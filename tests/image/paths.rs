@@ -26,14 +26,14 @@ fn victim(volume: &Volume) -> (Volume, String) {
     (victim, before)
 }
 
-/// The paths at the beginning of a start's findings and warnings, repaired or not.
+/// The paths of a start's findings and warnings, repaired or not: the first one of each.
 fn paths(records: &[Value]) -> BTreeSet<&str> {
     let messages = records.iter().filter_map(|record| match record["kind"].as_str()? {
         "files" => record["fields"]["what"].as_str(),
         "start-warning" => record["fields"]["warning"].as_str(),
         _ => None,
     });
-    messages.filter_map(|message| message.split([' ', ':']).next()).filter(|word| word.starts_with('/')).collect()
+    messages.filter_map(|message| message.split([' ', ':']).find(|word| word.starts_with('/'))).collect()
 }
 
 /// Command prefix that switches to an unprivileged user.
@@ -142,7 +142,7 @@ fn starts_safely_with_world_writable_run_directory() {
         container.sh("[ $(stat -c %s /etc/munge/munge.key) = 128 ]");
         let log = container.log();
         assert!(log.contains("/run/secrets/munge.key"), "{mode}: {log}");
-        assert_eq!(paths(&records(&log)).contains("/run"), mode == "0777", "{mode}: {log}");
+        assert!(paths(&records(&log)).contains("/run"), "{mode}: {log}");
         assert!(log.contains("/run/slurminit"), "{mode}: {log}");
         for line in ["mv /run/slurminit /run/mine", "mv /run/munge /run/mine", "touch /run/slurminit/mine"] {
             let outcome = container.exec(&["sh", "-c", &format!("{NOBODY} {line}")]);

@@ -50,17 +50,25 @@ impl Registries {
 
     /// How often an image was pulled from the registry of this machine.
     fn pulls(&self, image: &str) -> usize {
-        let count = format!("grep -c 'GET /v2/lab/{image}/manifests' /tmp/local.log || true");
-        self.container.sh(&count).parse().expect("grep prints a number")
+        self.container.sh(&format!("{} || true", Self::count(image))).parse().expect("grep prints a number")
+    }
+
+    fn count(image: &str) -> String {
+        format!("grep -c 'GET /v2/lab/{image}/manifests' /tmp/local.log")
     }
 
     fn begin_pull_of_big(&self) {
+        let before = self.pulls("big");
         self.container.sh("rm -f /tmp/step");
         let step =
             format!("srun --quiet -N2 -n2 --container={BIG} cat /kind >/tmp/step 2>&1; echo \"code $?\" >>/tmp/step");
         docker(["exec", "--detach", "--user", "alice", "--workdir", "/tmp", &self.container.name, "sh", "-c", &step])
             .ok();
-        self.container.until("test \"$(du -s /home/alice/.local/share/slurminit/images | cut -f 1)\" -gt 5000");
+        // A cancelled job leaves its part of the image until the next pull.
+        self.container.until(&format!(
+            "[ $({}) -gt {before} ] && [ $(du -s /home/alice/.local/share/slurminit/images | cut -f 1) -gt 5000 ]",
+            Self::count("big")
+        ));
     }
 }
 
@@ -220,7 +228,7 @@ fn interrupted_pull_is_taken_over_and_leaves_nothing() {
     registries.begin_pull_of_big();
     registries.container.sh("pkill -KILL -x skopeo");
     registries.container.until("grep -qs code /tmp/step");
-    assert_eq!(step().matches("skopeo: signal: 9").count(), 2, "{}", step());
+    assert_eq!(step().matches("skopeo failed: signal: 9").count(), 2, "{}", step());
     assert_eq!(registries.container.sh(&format!("ls -A {STORE}")), "");
     // The job is cancelled.
     registries.begin_pull_of_big();
