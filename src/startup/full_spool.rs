@@ -8,9 +8,8 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 
 use control::status;
-use machine::node_report::SPOOL_FULL_REASON;
+use machine::node_report::{NodeReport, SPOOL_FULL_REASON};
 use model::message;
-use model::prepared::Prepared;
 use slurm::client::{Client, limit};
 use sys::{report, trusted_path};
 
@@ -35,11 +34,10 @@ pub fn check(run: &Path) -> anyhow::Result<()> {
     let is_marked = directory.read(MARKER).is_ok();
     match change(free, is_marked) {
         Some(Change::Full) => directory.create(MARKER, 0o600).map(drop)?,
-        Some(Change::Free) => {
-            resume(&prepared)?;
+        Some(Change::Free) if resume(&Client::with_total_timeout(limit::COMMAND), &prepared.node_name)? => {
             directory.remove(MARKER)?;
         }
-        None => {}
+        Some(Change::Free) | None => {}
     }
     Ok(())
 }
@@ -63,27 +61,39 @@ fn free_bytes(spool: &Path) -> Option<u64> {
     Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
 
-fn resume(prepared: &Prepared) -> anyhow::Result<()> {
-    let client = Client::with_total_timeout(limit::COMMAND);
-    let node = &prepared.node_name;
-    let is_drained = client
-        .node_reports(node)?
-        .iter()
-        .any(|report| report.reason == SPOOL_FULL_REASON && report.is_drained_for(SPOOL_FULL_REASON));
-    if is_drained {
-        client.update_node(node, &["state=resume"])?;
-        report::info(message!(
-            "node-resumed-after-full-disk",
-            "slurmd's spool directory has space again; node resumed (it was drained: {reason})",
-            reason = SPOOL_FULL_REASON
-        ));
+/// Resumes the node if it is drained for this reason. Returns `false` if it is, but does not respond: it may be down, too, and `resume` would end that
+/// state.
+fn resume(client: &Client<'_>, node: &str) -> anyhow::Result<bool> {
+    let reports = client.node_reports(node)?;
+    let is_drained =
+        |report: &&NodeReport| report.reason == SPOOL_FULL_REASON && report.is_drained_for(SPOOL_FULL_REASON);
+    let Some(report) = reports.iter().find(is_drained) else { return Ok(true) };
+    if !report.responding {
+        return Ok(false);
     }
-    Ok(())
+    client.update_node(node, &["state=resume"])?;
+    report::info(message!(
+        "node-resumed-after-full-disk",
+        "slurmd's spool directory has space again; node resumed (it was drained: {reason})",
+        reason = SPOOL_FULL_REASON
+    ));
+    Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_slurm::FakeSlurm;
+
+    #[test]
+    fn node_that_does_not_respond_is_resumed_by_later_check() {
+        for (state, is_done, updates) in [("drained", true, 1), ("drained*", false, 0), ("idle", true, 0)] {
+            let answer = format!("{state} root|{SPOOL_FULL_REASON}");
+            let slurm = FakeSlurm::new(&[("sinfo", Ok(&answer)), ("scontrol update", Ok(""))]);
+            let outcome = resume(&Client::with_runner(&slurm.run()), "c1").unwrap();
+            assert_eq!((outcome, slurm.commands("scontrol").len()), (is_done, updates), "{state}");
+        }
+    }
 
     #[test]
     fn full_disk_is_free_again_only_with_more_space() {

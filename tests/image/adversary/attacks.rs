@@ -22,7 +22,7 @@ use attack::{Attack, Effects};
 /// Duration of an attack in seconds.
 const SECONDS: u64 = 90;
 /// Duration in seconds of each attack in a regular run of docker/test.
-const SHORT: u64 = 25;
+const SHORT: u64 = 15;
 
 /// Number of parallel attacks. They wait for daemons about half of the time.
 const SIDE_BY_SIDE: usize = 5;
